@@ -1,0 +1,51 @@
+"""Every name that specserve gives to something in a cluster: group, labels, annotations, keys of ConfigMaps."""
+
+GROUP = "specserve.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+KIND = "SpeculativeServing"
+PLURAL = "speculativeservings"
+
+MANAGER = "specserve"
+"""Field manager of every apply, and the value of MANAGED_BY."""
+
+# Labels. The store asks the API server for MANAGED_BY=MANAGER only.
+MANAGED_BY = "app.kubernetes.io/managed-by"
+SERVING = f"{GROUP}/serving"
+"""Name of the SpeculativeServing. On Deployment, Service and serving pods."""
+VARIANT = f"{GROUP}/variant"
+"""Slug of the accelerator. On a variant's Deployment and pods."""
+ROLE = f"{GROUP}/role"
+ROLE_SERVING, ROLE_PROFILING, ROLE_PROFILE, ROLE_PACKAGE = "serving", "profiling", "profile", "profiler-package"
+PROFILE_KEY = f"{GROUP}/profile-key"
+"""On profiling Jobs and their pods, and on profile ConfigMaps."""
+
+# A node label set by hand; wins over what vendors say.
+ACCELERATOR = f"{GROUP}/accelerator"
+
+# Annotations.
+ATTEMPT = f"{GROUP}/attempt"
+REQUESTED_BY = f"{GROUP}/requested-by"
+"""On a Job: ``uid/generation`` of the resource that asked for it. A newer generation retries a failed Job at once."""
+APPLIED_HASH = f"{GROUP}/applied-hash"
+"""On a child: hash of what it was rendered from. It is rendered anew only when that changes, so that an upgrade of the
+operator restarts no pod."""
+PROFILE = f"{GROUP}/profile"
+"""On a Deployment and its pod template: the profile ConfigMap behind it, or ``Static`` or ``Off`` before the first."""
+ACCELERATOR_IDENTITY = f"{GROUP}/accelerator-identity"
+"""On a Deployment: JSON of the accelerator's identity, so that a variant is known when its nodes are gone."""
+REPROFILE = f"{GROUP}/reprofile"
+"""On a SpeculativeServing: any new value asks for a new measurement. Copied to the Job and to its profile."""
+
+# Keys of a profile ConfigMap.
+PROFILE_JSON = "profile.json"
+TABLE_JSON = "table.json"
+SPECULATIVE_CONFIG = "speculative-config.json"
+KEY_INPUTS = "key-inputs.json"
+SUMMARY = "summary.txt"
+PACKAGE_ZIP = "specserve_profiler.zip"
+
+ENGINE_CONTAINER = "engine"
+ENGINE_PORT = 8000
+READY_PORT = 8001
+"""The profiler opens it when measuring starts."""

@@ -1,0 +1,275 @@
+"""What the operator sees of a cluster: small frozen records, read from the API server's JSON.
+
+A record keeps only what a decision needs, so that a fleet of thousands of nodes fits in memory.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Literal, NamedTuple
+
+from specserve_operator.api import names
+
+Json = dict[str, Any]
+
+
+class Ref(NamedTuple):
+    """Namespace and name; the namespace of a cluster-scoped object is empty."""
+
+    namespace: str
+    name: str
+
+
+def ref_of(obj: Json) -> Ref:
+    """Ref of an object in the API server's JSON."""
+    meta = obj["metadata"]
+    return Ref(meta.get("namespace", ""), meta["name"])
+
+
+def _labels(obj: Json) -> dict[str, str]:
+    return obj["metadata"].get("labels") or {}
+
+
+def _annotations(obj: Json) -> dict[str, str]:
+    return obj["metadata"].get("annotations") or {}
+
+
+def _owners(obj: Json) -> frozenset[str]:
+    return frozenset(owner["uid"] for owner in obj["metadata"].get("ownerReferences") or ())
+
+
+def parse_time(text: str) -> dt.datetime:
+    """RFC 3339 as Kubernetes writes it, to an aware datetime."""
+    return dt.datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+def format_time(time: dt.datetime) -> str:
+    """Aware datetime to RFC 3339 in UTC, whole seconds, as Kubernetes writes it."""
+    return time.astimezone(dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+_SUFFIXES = {
+    **{suffix: Decimal(1000) ** power for power, suffix in enumerate(("n", "u", "m"), start=-3)},
+    **{suffix: Decimal(1000) ** power for power, suffix in enumerate(("k", "M", "G", "T", "P", "E"), start=1)},
+    **{suffix: Decimal(1024) ** power for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), start=1)},
+}
+
+
+def parse_quantity(text: str | int) -> Decimal:
+    """A Kubernetes quantity (``4``, ``3500m``, ``16Gi``) as a number."""
+    text = str(text)
+    suffix = next((s for s in (text[-2:], text[-1:]) if s in _SUFFIXES), "")
+    return Decimal(text.removesuffix(suffix)) * _SUFFIXES.get(suffix, 1)
+
+
+def _whole(text: str, default: int) -> int:
+    """A count from an annotation, which anybody may have edited."""
+    return int(text) if text.isdecimal() else default
+
+
+def _condition(obj: Json, kind: str) -> Json | None:
+    return next((c for c in obj.get("status", {}).get("conditions") or () if c["type"] == kind), None)
+
+
+def _is_true(condition: Json | None) -> bool:
+    return condition is not None and condition["status"] == "True"
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node, as far as accelerators go."""
+
+    name: str
+    labels: Mapping[str, str]
+    allocatable: Mapping[str, int]
+    """Resource -> whole units."""
+    usable: bool = True
+    """Ready and not cordoned."""
+
+    @classmethod
+    def read(cls, obj: Json) -> Node:
+        return cls(
+            name=obj["metadata"]["name"],
+            labels=_labels(obj),
+            allocatable={
+                resource: int(parse_quantity(amount))
+                for resource, amount in (obj.get("status", {}).get("allocatable") or {}).items()
+                if resource == "cpu" or "/" in resource
+            },
+            usable=_is_true(_condition(obj, "Ready")) and not obj.get("spec", {}).get("unschedulable", False),
+        )
+
+
+JobState = Literal["Active", "Succeeded", "Failed"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A profiling Job."""
+
+    name: str
+    uid: str
+    key: str
+    attempt: int
+    state: JobState
+    requested_by: str = ""
+    reprofile: str = ""
+    owners: frozenset[str] = frozenset()
+    finished_at: dt.datetime | None = None
+    reason: str = ""
+    """Why it failed, in the Job controller's words."""
+    message: str = ""
+    deleting: bool = False
+
+    @classmethod
+    def read(cls, obj: Json) -> Job:
+        succeeded, failed = _condition(obj, "Complete"), _condition(obj, "Failed")
+        finished = succeeded if _is_true(succeeded) else failed if _is_true(failed) else None
+        annotations = _annotations(obj)
+        return cls(
+            name=obj["metadata"]["name"],
+            uid=obj["metadata"]["uid"],
+            key=_labels(obj).get(names.PROFILE_KEY, ""),
+            attempt=_whole(annotations.get(names.ATTEMPT, ""), 1),
+            state="Active" if finished is None else "Succeeded" if finished is succeeded else "Failed",
+            requested_by=annotations.get(names.REQUESTED_BY, ""),
+            reprofile=annotations.get(names.REPROFILE, ""),
+            owners=_owners(obj),
+            finished_at=parse_time(finished["lastTransitionTime"]) if finished else None,
+            reason=finished.get("reason", "") if finished else "",
+            message=finished.get("message", "") if finished else "",
+            deleting="deletionTimestamp" in obj["metadata"],
+        )
+
+
+@dataclass(frozen=True)
+class Pod:
+    """A profiling or serving pod."""
+
+    name: str
+    role: str
+    serving: str = ""
+    variant: str = ""
+    job: str = ""
+    node: str = ""
+    phase: str = "Pending"
+    ready: bool = False
+    deleting: bool = False
+    waiting: str = ""
+    """Why it has not started: the scheduler's or the kubelet's message."""
+    termination: str = ""
+    """Termination message of the engine container."""
+
+    @classmethod
+    def read(cls, obj: Json) -> Pod:
+        labels, status = _labels(obj), obj.get("status", {})
+        containers = status.get("containerStatuses") or ()
+        engine: Json = next((c.get("state", {}) for c in containers if c["name"] == names.ENGINE_CONTAINER), {})
+        scheduled, waiting = _condition(obj, "PodScheduled"), engine.get("waiting") or {}
+        reason = waiting.get("message") or waiting.get("reason", "")
+        if scheduled is not None and scheduled["status"] == "False":
+            reason = scheduled.get("message", "")
+        return cls(
+            name=obj["metadata"]["name"],
+            role=labels.get(names.ROLE, ""),
+            serving=labels.get(names.SERVING, ""),
+            variant=labels.get(names.VARIANT, ""),
+            job=labels.get("batch.kubernetes.io/job-name", ""),
+            node=obj.get("spec", {}).get("nodeName", ""),
+            phase=status.get("phase", "Pending"),
+            ready=_is_true(_condition(obj, "Ready")),
+            deleting="deletionTimestamp" in obj["metadata"],
+            waiting=reason,
+            termination=(engine.get("terminated") or {}).get("message", ""),
+        )
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """Deployment of one variant."""
+
+    name: str
+    serving: str
+    variant: str
+    generation: int
+    replicas: int
+    ready: int = 0
+    updated: int = 0
+    current: bool = False
+    """Its controller has seen the newest generation."""
+    stalled: str = ""
+    """Message of a rollout that missed its deadline."""
+    applied_hash: str = ""
+    profile: str = ""
+    accelerator: str = ""
+    """JSON of the accelerator's identity."""
+    deleting: bool = False
+
+    @classmethod
+    def read(cls, obj: Json) -> Deployment:
+        labels, annotations, status = _labels(obj), _annotations(obj), obj.get("status", {})
+        progressing = _condition(obj, "Progressing")
+        stalled = progressing is not None and progressing["status"] == "False"
+        return cls(
+            name=obj["metadata"]["name"],
+            serving=labels.get(names.SERVING, ""),
+            variant=labels.get(names.VARIANT, ""),
+            generation=obj["metadata"].get("generation", 0),
+            replicas=obj["spec"].get("replicas", 1),
+            ready=status.get("readyReplicas", 0),
+            updated=status.get("updatedReplicas", 0),
+            current=status.get("observedGeneration", 0) >= obj["metadata"].get("generation", 0),
+            stalled=progressing.get("message", "") if stalled and progressing else "",
+            applied_hash=annotations.get(names.APPLIED_HASH, ""),
+            profile=annotations.get(names.PROFILE, ""),
+            accelerator=annotations.get(names.ACCELERATOR_IDENTITY, ""),
+            deleting="deletionTimestamp" in obj["metadata"],
+        )
+
+
+@dataclass(frozen=True)
+class Service:
+    """The Service over all variants of a serving."""
+
+    name: str
+    serving: str
+    generation: int
+    """Its resourceVersion: a Service has no generation, and changes as seldom."""
+    applied_hash: str = ""
+    deleting: bool = False
+
+    @classmethod
+    def read(cls, obj: Json) -> Service:
+        return cls(
+            name=obj["metadata"]["name"],
+            serving=_labels(obj).get(names.SERVING, ""),
+            generation=int(obj["metadata"]["resourceVersion"]),
+            applied_hash=_annotations(obj).get(names.APPLIED_HASH, ""),
+            deleting="deletionTimestamp" in obj["metadata"],
+        )
+
+
+@dataclass(frozen=True)
+class ConfigMap:
+    """A profile, or the profiler's package (whose content is not kept)."""
+
+    name: str
+    role: str
+    key: str = ""
+    reprofile: str = ""
+    data: Mapping[str, str] = field(default_factory=dict)
+    deleting: bool = False
+
+    @classmethod
+    def read(cls, obj: Json) -> ConfigMap:
+        return cls(
+            name=obj["metadata"]["name"],
+            role=_labels(obj).get(names.ROLE, ""),
+            key=_labels(obj).get(names.PROFILE_KEY, ""),
+            reprofile=_annotations(obj).get(names.REPROFILE, ""),
+            data=obj.get("data") or {},
+            deleting="deletionTimestamp" in obj["metadata"],
+        )

@@ -1,0 +1,1 @@
+"""Pure decisions: a frozen snapshot of the cluster in, a plan out."""

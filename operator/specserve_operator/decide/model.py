@@ -1,0 +1,91 @@
+"""What a decision sees and what it answers: a frozen Snapshot in, a frozen Plan out."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from specserve_operator.api.records import ConfigMap, Deployment, Job, Json, Node, Pod, Service
+from specserve_operator.api.serving import ServingStatus, SpeculativeServing
+from specserve_operator.api.settings import Settings
+
+
+class Child(NamedTuple):
+    """A child in the namespace of its serving."""
+
+    kind: Literal["Deployment", "Service", "Job", "ConfigMap"]
+    name: str
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Prompts of a ConfigMap, as far as a decision needs them."""
+
+    digest: str = ""
+    """Of the content; empty where they are a path, or cannot be read."""
+    problem: str = ""
+    """Why they cannot be read, and the way out."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One serving and all that touches it, at one moment."""
+
+    now: dt.datetime
+    settings: Settings
+    serving: SpeculativeServing
+    package: bytes
+    """The profiler's zip."""
+    nodes: tuple[Node, ...] = ()
+    jobs: tuple[Job, ...] = ()
+    """Profiling Jobs of the namespace; other servings may have asked for them."""
+    pods: tuple[Pod, ...] = ()
+    config_maps: tuple[ConfigMap, ...] = ()
+    deployments: tuple[Deployment, ...] = ()
+    """Of this serving."""
+    services: tuple[Service, ...] = ()
+    """Of this serving."""
+    prompts: Prompts = Prompts()
+    applied: Mapping[Child, int] = field(default_factory=dict)
+    """Child -> its generation after our own last apply. Another one means that somebody else edited it."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """An Event for people, told once per transition."""
+
+    type: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class NewJob:
+    """A Job to POST, unless a live look finds one of that name or a usable profile of its key."""
+
+    manifest: Json
+    key: str
+    reprofile: str = ""
+    """Where set, profiles without it do not count."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do, in this order; then when to look again. An empty plan writes nothing."""
+
+    create: tuple[Json, ...] = ()
+    """Immutable objects with content-derived names; one that exists is as good."""
+    apply: tuple[Json, ...] = ()
+    scale: tuple[tuple[str, int], ...] = ()
+    """(Deployment, replicas)."""
+    measure: tuple[NewJob, ...] = ()
+    adopt: tuple[Job, ...] = ()
+    """Running Jobs of somebody else that this serving waits for too: an owner reference keeps them alive."""
+    delete: tuple[tuple[Child, str], ...] = ()
+    """(child, uid or empty)."""
+    status: ServingStatus = field(default_factory=ServingStatus)
+    events: tuple[Event, ...] = ()
+    again_in: float | None = None
+    """Seconds."""

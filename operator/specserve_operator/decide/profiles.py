@@ -1,0 +1,252 @@
+"""The life of one profile: Missing -> Queued -> Profiling -> Ready, or Failed and again after a pause."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from pydantic import ValidationError
+
+from specserve_operator.api import names
+from specserve_operator.api.accelerator import Accelerator
+from specserve_operator.api.records import ConfigMap, Job, Json, Pod, format_time
+from specserve_operator.api.serving import ProfileState
+from specserve_operator.decide.identity import Found
+from specserve_operator.decide.model import Child, NewJob, Snapshot
+from specserve_operator.decide.policies import why_measure
+from specserve_operator.manifests import profiling
+from specserve_profiler.contract import SCHEMA_VERSION, Failure, KeyInputs, Profile, profile_key
+from specserve_profiler.termination import TerminationError, decode
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A valid profile of a ConfigMap."""
+
+    config_map: str
+    profile: Profile
+    reprofile: str = ""
+    inputs: KeyInputs | None = None
+    """None where somebody else put it there without them."""
+
+
+@dataclass(frozen=True)
+class ProfileView:
+    """Where the profile of one key stands, and what to do about it."""
+
+    key: str
+    state: ProfileState
+    reason: str = ""
+    message: str = ""
+    stored: Stored | None = None
+    """The newest usable one; may be there while another is being measured on request."""
+    create: tuple[Json, ...] = ()
+    measure: tuple[NewJob, ...] = ()
+    adopt: tuple[Job, ...] = ()
+    delete: tuple[tuple[Child, str], ...] = ()
+    again_in: float | None = None
+    problems: tuple[str, ...] = field(default=())
+    """Of ConfigMaps that claim to be a profile of this key and are none."""
+
+
+def stored_profiles(config_maps: Iterable[ConfigMap]) -> tuple[dict[str, list[Stored]], dict[str, list[str]]]:
+    """(key -> valid profiles, newest first; key -> problems of invalid ones)."""
+    valid: dict[str, list[Stored]] = {}
+    invalid: dict[str, list[str]] = {}
+    for config_map in config_maps:
+        if config_map.role != names.ROLE_PROFILE or config_map.deleting:
+            continue
+        try:
+            valid.setdefault(config_map.key, []).append(_read(config_map))
+        except (ValueError, KeyError) as error:
+            text = "; ".join(e["msg"] for e in error.errors()[:2]) if isinstance(error, ValidationError) else str(error)
+            invalid.setdefault(config_map.key, []).append(f"ConfigMap {config_map.name} is no profile: {text}")
+    for profiles in valid.values():
+        profiles.sort(key=lambda s: (s.profile.measured_at, s.config_map), reverse=True)
+    return valid, invalid
+
+
+def _read(config_map: ConfigMap) -> Stored:
+    if names.PROFILE_JSON not in config_map.data:
+        raise ValueError(f"it has no {names.PROFILE_JSON}")
+    profile = Profile.model_validate_json(config_map.data[names.PROFILE_JSON])
+    if profile.schema_version != SCHEMA_VERSION:
+        raise ValueError(f"schema version {profile.schema_version}, this operator reads {SCHEMA_VERSION}")
+    if profile.key != config_map.key:
+        raise ValueError(f"it is of key {profile.key}, its label says {config_map.key}")
+    if profile.decision.verdict != "None" and names.SPECULATIVE_CONFIG not in config_map.data:
+        raise ValueError(f"it has no {names.SPECULATIVE_CONFIG}")
+    inputs = config_map.data.get(names.KEY_INPUTS)
+    return Stored(
+        config_map.name, profile, config_map.reprofile, KeyInputs.model_validate_json(inputs) if inputs else None
+    )
+
+
+class ProfileDesk:
+    """Answers for every key of one snapshot. Reads the ConfigMaps once."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._stored, self._problems = stored_profiles(snapshot.config_maps)
+        self._by_name = {s.config_map: s for group in self._stored.values() for s in group}
+
+    def named(self, config_map: str) -> Stored | None:
+        """The profile in that ConfigMap."""
+        return self._by_name.get(config_map)
+
+    def view(self, found: Found, inputs: KeyInputs, used: KeyInputs | None) -> ProfileView:
+        """Where the profile for ``inputs`` stands.
+
+        Args:
+            used: inputs of the profile that this serving has used so far, for the reason.
+        """
+        key = profile_key(inputs)
+        wanted = self._snapshot.serving.annotations.get(names.REPROFILE, "")
+        stored = next(iter(self._stored.get(key, ())), None)
+        problems = tuple(self._problems.get(key, ()))
+        if stored and (not wanted or any(s.reprofile == wanted for s in self._stored[key])):
+            return ProfileView(key, "Ready", stored=stored, problems=problems)
+        jobs = sorted((j for j in self._snapshot.jobs if j.key == key and not j.deleting), key=lambda j: j.attempt)
+        case = _Case(self._snapshot, found, inputs, used, key, wanted if stored else "", stored, problems)
+        return case.judge(jobs[-1] if jobs else None, jobs[:-1])
+
+
+@dataclass(frozen=True)
+class _Case:
+    snapshot: Snapshot
+    found: Found
+    inputs: KeyInputs
+    used: KeyInputs | None
+    key: str
+    requested: str
+    stored: Stored | None
+    problems: tuple[str, ...]
+
+    def judge(self, last: Job | None, earlier: list[Job]) -> ProfileView:
+        """What the newest Job of the key says; ``earlier`` ones go when the next starts."""
+        if last is None:
+            return self._start(1)
+        if last.state == "Active":
+            return self._running(last)
+        asked = self.snapshot.serving.annotations.get(names.REPROFILE, "")
+        if asked and asked != last.reprofile:
+            return self._start(last.attempt + 1, (*earlier, last))
+        result = _result_of(last, self.snapshot.pods)
+        if isinstance(result, Profile):
+            return self._store(last, result)
+        return self._failed(last, result, earlier)
+
+    def _start(self, attempt: int, earlier: tuple[Job, ...] = (), note: str = "") -> ProfileView:
+        snapshot, serving = self.snapshot, self.snapshot.serving
+        why = why_measure(self.used, self.inputs, self.requested)
+        if snapshot.prompts.problem:
+            return self._view("Missing", "PromptsMissing", snapshot.prompts.problem)
+        if not self.found.profilable:
+            message = f"{why.message}; waiting for a node that is Ready, schedulable and not under a driver upgrade"
+            return self._view("Missing", "NoUsableNode", message)
+        package = profiling.package_name(snapshot.package)
+        manifest = profiling.job(
+            serving, self.found.accelerator, self.key, attempt, package, snapshot.settings.priority_class
+        )
+        missing = package not in {c.name for c in snapshot.config_maps}
+        return self._view(
+            "Queued",
+            why.reason,
+            f"{note}{why.message}; starting Job {manifest['metadata']['name']}",
+            create=(profiling.package(serving.namespace, snapshot.package),) if missing else (),
+            measure=(NewJob(manifest, self.key, self.requested),),
+            delete=tuple((Child("Job", job.name), job.uid) for job in earlier),
+        )
+
+    def _running(self, job: Job) -> ProfileView:
+        why = why_measure(self.used, self.inputs, self.requested)
+        mine = self.snapshot.serving.uid in job.owners
+        pod = next((p for p in self.snapshot.pods if p.job == job.name and not p.deleting), None)
+        state: ProfileState = "Profiling"
+        if pod is None:
+            state, stage = "Queued", "its pod is being made"
+        elif pod.ready:
+            stage = f"measuring on {pod.node}"
+        elif pod.phase == "Running" and not pod.waiting:
+            stage = f"loading the model on {pod.node}"
+        elif pod.node:
+            stage = f"starting on {pod.node}" + (f": {pod.waiting}" if pod.waiting else "")
+        else:
+            state, stage = "Queued", f"waiting for a device: {pod.waiting or 'not scheduled yet'}"
+        return self._view(state, why.reason, f"{why.message}; Job {job.name}: {stage}", adopt=() if mine else (job,))
+
+    def _store(self, job: Job, result: Profile) -> ProfileView:
+        namespace = self.snapshot.serving.namespace
+        manifest = profiling.profile(namespace, result, self.inputs, job.reprofile)
+        return self._view("Profiling", "Measured", f"Job {job.name}: storing its profile", create=(manifest,))
+
+    def _failed(self, job: Job, failure: Failure, earlier: list[Job]) -> ProfileView:
+        snapshot = self.snapshot
+        if failure.reason == RESULT_LOST:  # no fault of anything that waiting would mend
+            return self._start(job.attempt + 1, (*earlier, job), note=f"{failure.message}; ")
+        generation = f"{snapshot.serving.uid}/{snapshot.serving.generation}"
+        if job.requested_by.startswith(f"{snapshot.serving.uid}/") and job.requested_by != generation:
+            return self._start(job.attempt + 1, (*earlier, job))  # the spec was edited since
+        due = (job.finished_at or snapshot.now) + dt.timedelta(seconds=retry_pause(snapshot, job.attempt))
+        if due <= snapshot.now:
+            return self._start(job.attempt + 1, (*earlier, job))
+        message = (
+            f"Job {job.name} (attempt {job.attempt}): {failure.message}"
+            f" Next attempt at {format_time(due)}, or at once after an edit of the spec"
+            f" or a new value of the annotation {names.REPROFILE}."
+        )
+        return self._view("Failed", failure.reason, message, again_in=(due - snapshot.now).total_seconds() + 1)
+
+    def _view(
+        self,
+        state: ProfileState,
+        reason: str,
+        message: str,
+        *,
+        create: tuple[Json, ...] = (),
+        measure: tuple[NewJob, ...] = (),
+        adopt: tuple[Job, ...] = (),
+        delete: tuple[tuple[Child, str], ...] = (),
+        again_in: float | None = None,
+    ) -> ProfileView:
+        return ProfileView(
+            self.key, state, reason, message, self.stored, create, measure, adopt, delete, again_in, self.problems
+        )
+
+
+RESULT_LOST = "ResultLost"
+
+
+def _result_of(job: Job, pods: Iterable[Pod]) -> Profile | Failure:
+    """What a finished Job left, read from the termination message of its pod."""
+    pod = next((p for p in pods if p.job == job.name and p.termination), None)
+    if pod is None:
+        if job.state == "Succeeded":
+            return Failure(reason=RESULT_LOST, message=f"the pod of Job {job.name} was gone before its result was read")
+        reason = job.reason if job.reason.isalpha() else "JobFailed"
+        return Failure(reason=reason, message=f"{job.message or 'its pod left no message'}.")
+    try:
+        result = decode(pod.termination)
+    except TerminationError as error:
+        return Failure(reason="ResultInvalid", message=f"{error}; see the log of pod {pod.name}.")
+    if isinstance(result, Profile) and result.key != job.key:
+        return Failure(reason="ResultInvalid", message=f"the result is of another key, {result.key}.")
+    return result
+
+
+def retry_pause(snapshot: Snapshot, attempt: int) -> float:
+    """Seconds between the end of a failed attempt (1, 2, ...) and the next: doubling, bounded."""
+    settings = snapshot.settings
+    return min(settings.retry_seconds * 2.0 ** min(attempt - 1, 30), settings.retry_limit_seconds)
+
+
+def variant_inputs(desk: ProfileDesk, snapshot: Snapshot, accelerator: Accelerator) -> KeyInputs | None:
+    """Inputs of the profile in use: this variant's own, else that of any variant of the serving."""
+    by_slug = {d.variant: d for d in snapshot.deployments}
+    mine = by_slug.get(accelerator.slug)
+    for deployment in ([mine] if mine else []) + list(by_slug.values()):
+        stored = desk.named(deployment.profile)
+        if stored and stored.inputs:
+            return stored.inputs
+    return None

@@ -1,0 +1,269 @@
+"""The status: what is, whether it is fine, and what to do where it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import exp, log
+from typing import Literal, NamedTuple
+
+from specserve_operator.api.records import format_time
+from specserve_operator.api.serving import (
+    AcceleratorStatus,
+    Condition,
+    ProfileStatus,
+    ServingStatus,
+    SpeedupStatus,
+)
+from specserve_operator.decide.identity import Fleet
+from specserve_operator.decide.model import Event, Snapshot
+from specserve_operator.decide.profiles import Stored
+from specserve_operator.decide.variants import Variant
+from specserve_operator.manifests.common import serving_labels
+from specserve_operator.manifests.profiling import short_table
+from specserve_profiler.contract import Speedup
+
+MESSAGE_LENGTH, SUMMARY_LENGTH = 2048, 512
+
+
+class Finding(NamedTuple):
+    """A condition before it has a time."""
+
+    type: str
+    status: Literal["True", "False", "Unknown"]
+    reason: str
+    message: str = ""
+
+
+def report(snapshot: Snapshot, fleet: Fleet, variants: Sequence[Variant], replicas: Mapping[str, int]) -> ServingStatus:
+    """The status of an accepted serving.
+
+    Args:
+        variants: those that stay.
+        replicas: slug -> desired replicas.
+    """
+    ready = sum(v.deployment.ready for v in variants if v.deployment)
+    findings = [
+        Finding("Accepted", "True", "Accepted"),
+        _accelerators_found(snapshot, fleet),
+        _profiled(variants),
+        _available(snapshot, variants, ready),
+        _progressing(variants),
+    ]
+    ready_finding = _ready(findings)
+    return ServingStatus(
+        observed_generation=snapshot.serving.generation,
+        replicas=_pods(snapshot),
+        ready_replicas=ready,
+        selector=_selector(snapshot),
+        summary=_cut(_summary(snapshot, variants, ready_finding, ready), SUMMARY_LENGTH),
+        accelerators=tuple(_accelerator(v, replicas) for v in variants),
+        conditions=_dated(snapshot, [*findings, ready_finding]),
+    )
+
+
+def refused(snapshot: Snapshot, reason: str, problem: str) -> ServingStatus:
+    """The status of a serving whose spec cannot be served: all that was known stays, and says so."""
+    message = f"{problem}. What was serving before keeps serving."
+    findings = [Finding("Accepted", "False", reason, message), Finding("Ready", "False", reason, message)]
+    new = {f.type for f in findings}
+    conditions = _dated(snapshot, findings)
+    kept = tuple(c for c in snapshot.serving.status.conditions if c.type not in new)
+    return snapshot.serving.status.model_copy(
+        update={
+            "observed_generation": snapshot.serving.generation,
+            "replicas": _pods(snapshot),
+            "ready_replicas": sum(d.ready for d in snapshot.deployments),
+            "selector": _selector(snapshot),
+            "summary": _cut(problem, SUMMARY_LENGTH),
+            "conditions": (*conditions, *kept),
+        }
+    )
+
+
+def _pods(snapshot: Snapshot) -> int:
+    return sum(p.serving == snapshot.serving.name and p.role == "serving" and not p.deleting for p in snapshot.pods)
+
+
+def _selector(snapshot: Snapshot) -> str:
+    return ",".join(f"{label}={value}" for label, value in sorted(serving_labels(snapshot.serving).items()))
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def _dated(snapshot: Snapshot, findings: Iterable[Finding]) -> tuple[Condition, ...]:
+    """Conditions with the time of their last change of status, taken over where it did not change."""
+    before = {c.type: c for c in snapshot.serving.status.conditions}
+    now = format_time(snapshot.now)
+
+    def since(finding: Finding) -> str:
+        old = before.get(finding.type)
+        return old.last_transition_time if old and old.status == finding.status else now
+
+    return tuple(
+        Condition(
+            type=f.type, status=f.status, reason=f.reason, message=_cut(f.message, MESSAGE_LENGTH),
+            observed_generation=snapshot.serving.generation, last_transition_time=since(f),
+        )
+        for f in findings
+    )  # fmt: skip
+
+
+def _accelerators_found(snapshot: Snapshot, fleet: Fleet) -> Finding:
+    kind = "AcceleratorsFound"
+    notes = "; ".join(f"node {node} {why}" for node, why in fleet.unusable[:5])
+    if fleet.found:
+        found = ", ".join(f"{f.accelerator.product} on {len(f.nodes)} node(s)" for f in fleet.found)
+        return Finding(kind, "True", "Found", found + (f"; left out: {notes}" if notes else ""))
+    resource = snapshot.serving.spec.accelerators.resource
+    if not fleet.selected:
+        return Finding(kind, "False", "NoNodes", "no node has the labels of accelerators.nodeSelector")
+    return Finding(kind, "False", "NoAccelerators", f"no selected node can serve with {resource}: {notes}")
+
+
+_STATES = ("Failed", "Missing", "Queued", "Profiling")  # the worst first
+
+
+def _profiled(variants: Iterable[Variant]) -> Finding:
+    views = [(v.accelerator.product, v.view) for v in variants if v.view is not None]
+    if not views:
+        return Finding("Profiled", "Unknown", "NoAccelerators")
+    for state in _STATES:
+        messages = [f"{product}: {view.message}" for product, view in views if view.state == state]
+        if messages:
+            return Finding("Profiled", "False", state, "; ".join(messages))
+    problems = [p for _, view in views for p in view.problems]
+    return Finding("Profiled", "True", "AllProfiled", "; ".join(problems))
+
+
+def _available(snapshot: Snapshot, variants: Sequence[Variant], ready: int) -> Finding:
+    wanted = snapshot.serving.spec.replicas
+    if wanted == 0:
+        return Finding("Available", "True", "ScaledToZero")
+    if ready >= wanted:
+        return Finding("Available", "True", "ReplicasReady", f"{ready} of {wanted} replicas are ready")
+    stalled = [v.deployment.stalled for v in variants if v.deployment and v.deployment.stalled]
+    serving = (p for p in snapshot.pods if p.serving == snapshot.serving.name and not p.ready and p.waiting)
+    waiting = sorted({p.waiting for p in serving})
+    return Finding(
+        "Available",
+        "False",
+        "RolloutStalled" if stalled else "ReplicasMissing",
+        "; ".join([f"{ready} of {wanted} replicas are ready", *stalled, *waiting[:3]]),
+    )
+
+
+def _progressing(variants: Iterable[Variant]) -> Finding:
+    moving = []
+    for variant in variants:
+        d = variant.deployment
+        if variant.view is not None and variant.view.state in ("Queued", "Profiling"):
+            moving.append(f"{variant.accelerator.product}: {variant.view.state.lower()}")
+        elif d is not None and not (d.current and d.updated >= d.replicas and d.ready >= d.replicas):
+            moving.append(f"{variant.accelerator.product}: {d.ready} of {d.replicas} replicas ready")
+        elif variant.missing_since is not None:
+            moving.append(f"{variant.accelerator.product}: no node has it any more")
+    if moving:
+        return Finding("Progressing", "True", "Changing", "; ".join(moving))
+    return Finding("Progressing", "False", "Settled")
+
+
+def _ready(findings: Iterable[Finding]) -> Finding:
+    for finding in findings:
+        if finding.type != "Progressing" and finding.status != "True":
+            return Finding("Ready", "False", finding.reason, finding.message)
+    return Finding("Ready", "True", "Serving")
+
+
+def _summary(snapshot: Snapshot, variants: Iterable[Variant], ready: Finding, replicas: int) -> str:
+    if ready.status != "True":
+        return f"{ready.reason}: {ready.message}" if ready.message else ready.reason
+    tables = [f"{v.accelerator.product}: {_what_serves(v)}" for v in variants if v.deployment]
+    return f"{replicas}/{snapshot.serving.spec.replicas} serving; " + "; ".join(tables)
+
+
+def _what_serves(variant: Variant) -> str:
+    if variant.serving is not None:
+        return short_table_of(variant.serving)
+    return variant.deployment.profile if variant.deployment else "nothing"
+
+
+def short_table_of(stored: Stored) -> str:
+    """What a profile makes an engine do, in short form."""
+    decision = stored.profile.decision
+    if decision.verdict == "None":
+        return "no speculation"
+    return short_table(decision.table) if decision.verdict == "Dynamic" else f"K={decision.static_k}"
+
+
+def _accelerator(variant: Variant, replicas: Mapping[str, int]) -> AcceleratorStatus:
+    deployment, found = variant.deployment, variant.found
+    stored = variant.view.stored if variant.view else variant.serving
+    return AcceleratorStatus(
+        name=variant.accelerator.slug,
+        product=variant.accelerator.product,
+        nodes=len(found.nodes) if found else 0,
+        capacity=found.capacity if found else 0,
+        replicas=replicas.get(variant.accelerator.slug, deployment.replicas if deployment else 0),
+        ready=deployment.ready if deployment else 0,
+        serving=deployment.profile if deployment else "",
+        table=short_table(stored.profile.decision.table) if stored else "",
+        speedup=_speedup(stored.profile.decision.speedups) if stored else None,
+        profile=_profile(variant, stored),
+        missing_since=format_time(variant.missing_since) if variant.missing_since else None,
+    )
+
+
+def _profile(variant: Variant, stored: Stored | None) -> ProfileStatus:
+    view = variant.view
+    return ProfileStatus(
+        state=view.state if view else "Ready" if stored else "Missing",
+        key=view.key if view else stored.profile.key if stored else "",
+        config_map=stored.config_map if stored else None,
+        reason=view.reason if view else "",
+        message=_cut(view.message, MESSAGE_LENGTH) if view else "",
+        measured_at=format_time(stored.profile.measured_at) if stored else None,
+        verdict=stored.profile.decision.verdict if stored else None,
+    )
+
+
+def _speedup(speedups: Sequence[Speedup]) -> SpeedupStatus | None:
+    if not speedups:
+        return None
+
+    def mean(value: Callable[[Speedup], float]) -> str:
+        return f"{exp(sum(log(value(s)) for s in speedups) / len(speedups)):.2f}"
+
+    return SpeedupStatus(over_baseline=mean(lambda s: s.over_baseline), over_static=mean(lambda s: s.over_static))
+
+
+def transitions(before: ServingStatus, after: ServingStatus) -> tuple[Event, ...]:
+    """What changed, for people: one Event per transition."""
+    events: list[Event] = []
+    old = {a.name: a for a in before.accelerators}
+    for new in after.accelerators:
+        events.extend(_variant_events(old.pop(new.name, None), new))
+    events += [Event("Normal", "VariantRemoved", f"{gone.product}: removed") for gone in old.values()]
+    accepted = {c.type: c for c in before.conditions}.get("Accepted")
+    for condition in after.conditions:
+        news = accepted is None or (accepted.status, accepted.message) != (condition.status, condition.message)
+        if condition.type == "Accepted" and condition.status == "False" and news:
+            events.append(Event("Warning", condition.reason, condition.message))
+    return tuple(events)
+
+
+def _variant_events(old: AcceleratorStatus | None, new: AcceleratorStatus) -> Iterable[Event]:
+    product, profile = new.product, new.profile
+    state = old.profile.state if old else "Missing"
+    underway = ("Queued", "Profiling")
+    if profile.state in underway and (state not in underway or (old and old.profile.key != profile.key)):
+        yield Event("Normal", "ProfilingStarted", f"{product}: {profile.reason}: {profile.message}")
+    if profile.state == "Failed" and state != "Failed":
+        yield Event("Warning", "ProfilingFailed", f"{product}: {profile.reason}: {profile.message}")
+    if profile.state == "Ready" and profile.config_map != (old.profile.config_map if old else None):
+        yield Event("Normal", "ProfileReady", f"{product}: verdict {profile.verdict}, table {new.table}")
+    if new.serving and new.serving != (old.serving if old else ""):
+        yield Event("Normal", "RolloutStarted", f"{product}: serving with {new.serving}")
+    if new.missing_since and not (old and old.missing_since):
+        yield Event("Normal", "AcceleratorGone", f"{product}: no node has it any more; kept for the grace period")

@@ -1,0 +1,128 @@
+"""The operator's process: kopf runs it and wakes keys; a Lease keeps it single; the reconciler does the work."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import sys
+import threading
+from typing import Any
+
+import kopf
+
+from specserve_operator import __doc__ as about
+from specserve_operator.api import names
+from specserve_operator.api.settings import Settings
+from specserve_operator.lease import lead
+from specserve_operator.reconcile.reconciler import Reconciler
+from specserve_operator.store.client import Client
+from specserve_operator.store.mirror import Store
+from specserve_profiler.package import build_zip
+
+log = logging.getLogger("specserve")
+
+KOPF_SERVER_SECONDS, KOPF_CLIENT_SECONDS = 300, 310
+
+
+class Operator:
+    """The process's parts, between kopf's start-up and its clean-up."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._reconciler: Reconciler | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.stop = threading.Event()
+        self.failed = False
+
+    def register(self, registry: kopf.OperatorRegistry) -> None:
+        """Tell kopf what to call."""
+        kopf.on.startup(registry=registry)(self._start)
+        kopf.on.cleanup(registry=registry)(self._end)
+        kopf.on.login(registry=registry)(_login)
+        kopf.on.event(names.GROUP, names.VERSION, names.PLURAL, registry=registry)(self._wake)
+
+    async def _start(self, settings: kopf.OperatorSettings, **_: Any) -> None:
+        settings.posting.enabled = False
+        settings.scanning.disabled = True  # our CRD is there from the start; needs no right to watch all CRDs
+        settings.watching.server_timeout = KOPF_SERVER_SECONDS
+        settings.watching.client_timeout = KOPF_CLIENT_SECONDS
+        client = await Client.connect()
+        store = Store.empty()
+        self._reconciler = Reconciler(client, store, self._settings, build_zip())
+        self._task = asyncio.create_task(self._work(client, store, self._reconciler), name="specserve")
+
+    async def _work(self, client: Client, store: Store, reconciler: Reconciler) -> None:
+        async def serve() -> None:
+            log.info("holding the Lease as %s", self._settings.identity)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(store.run(client), name="store")
+                group.create_task(reconciler.run(), name="reconciler")
+
+        try:
+            async with client:
+                await lead(client.api_client, self._settings, serve)
+            log.error("the Lease is lost; stopping, so that two never act at once")
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            log.exception("the operator failed")
+        self.failed = True
+        self.stop.set()
+
+    async def _end(self, **_: Any) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _wake(self, namespace: str | None, name: str | None, **_: Any) -> None:
+        if self._reconciler is not None and namespace and name:
+            self._reconciler.wake(namespace, name)
+
+
+def _login(**kwargs: Any) -> kopf.ConnectionInfo | None:
+    # Not through a client library: kopf would load its synchronous half for this alone.
+    return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
+
+
+def cli(argv: list[str] | None = None) -> int:
+    """Run the operator until it is told to stop. Exit code 1 where it failed or lost its Lease, 2 for bad settings."""
+    parser = argparse.ArgumentParser(
+        prog="specserve-operator",
+        description=about,
+        epilog="Settings come from SPECSERVE_* environment variables; the Helm chart sets them. Credentials are the"
+        " pod's service account, or the kubeconfig of KUBECONFIG.",
+    )
+    parser.add_argument(
+        "--health",
+        default=os.environ.get("SPECSERVE_HEALTH", "http://0.0.0.0:8080/healthz"),
+        metavar="URL",
+        help="where to answer liveness probes (default: %(default)s)",
+    )
+    options = parser.parse_args(argv)
+    logging.basicConfig(
+        level=os.environ.get("SPECSERVE_LOG_LEVEL", "INFO").upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    # At its end kopf lists every stream that it watched, in one line of up to hundreds of kB.
+    logging.getLogger("kopf").setLevel(logging.WARNING)
+    try:
+        settings = Settings.from_environment()
+    except ValueError as error:
+        parser.error(str(error))
+    operator = Operator(settings)
+    registry = kopf.OperatorRegistry()
+    operator.register(registry)
+    kopf.run(
+        registry=registry,
+        clusterwide=True,
+        standalone=True,
+        liveness_endpoint=options.health,
+        stop_flag=operator.stop,
+    )
+    return 1 if operator.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(cli())

@@ -1,0 +1,85 @@
+"""Pod templates of Job and Deployment: defaults, under the user's podTemplate, under what makes them correct."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from specserve_operator.api import names
+from specserve_operator.api.accelerator import Accelerator
+from specserve_operator.api.records import Json
+from specserve_operator.api.serving import ServingSpec
+from specserve_operator.manifests.merge import merge
+
+
+def engine_container(template: Json) -> Json:
+    """The engine's container in a pod template; empty where the template has none."""
+    containers = (template.get("spec") or {}).get("containers") or ()
+    return next((c for c in containers if c.get("name") == names.ENGINE_CONTAINER), {})
+
+
+def render(spec: ServingSpec, accelerator: Accelerator, meta: Json, required: Json) -> Json:
+    """A pod template for ``accelerator``.
+
+    Args:
+        spec: the serving's; its podTemplate lies between the defaults and ``required``.
+        meta: labels and annotations that must be there.
+        required: pod spec that must be there, its containers by name.
+    """
+    template = merge(merge({"spec": _defaults()}, spec.pod_template), {"metadata": meta, "spec": required})
+    template["spec"] = _place(merge(template["spec"], _device(spec)), accelerator)
+    return template
+
+
+def _defaults() -> Json:
+    return {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": 60,
+        "volumes": [
+            {"name": "specserve-tmp", "emptyDir": {}},
+            # vLLM's workers share memory; the runtime's default of 64 MiB kills it.
+            {"name": "specserve-shm", "emptyDir": {"medium": "Memory"}},
+        ],
+        "containers": [
+            {
+                "name": names.ENGINE_CONTAINER,
+                # Engines and their compilers write below HOME; the root file system is read-only.
+                "env": [{"name": "HOME", "value": "/tmp"}, {"name": "USER", "value": "specserve"}],  # noqa: S108
+                "volumeMounts": [
+                    {"name": "specserve-tmp", "mountPath": "/tmp"},  # noqa: S108
+                    {"name": "specserve-shm", "mountPath": "/dev/shm"},  # noqa: S108
+                ],
+                "securityContext": {
+                    "allowPrivilegeEscalation": False,
+                    "capabilities": {"drop": ["ALL"]},
+                    "readOnlyRootFilesystem": True,
+                },
+            }
+        ],
+    }
+
+
+def _device(spec: ServingSpec) -> Json:
+    resource, count = spec.accelerators.resource, str(spec.accelerators.per_replica)
+    # Extended resources are asked for by their limit; a CPU limit would throttle the engine.
+    amount = {"requests": {resource: count}} if resource == "cpu" else {"limits": {resource: count}}
+    return {"containers": [{"name": names.ENGINE_CONTAINER, "resources": amount}]}
+
+
+def _place(pod: Json, accelerator: Accelerator) -> Json:
+    placed = merge(pod, {"nodeSelector": dict(accelerator.selector)})
+    if names.ACCELERATOR in dict(accelerator.selector):
+        return placed
+    # A node renamed by hand is another accelerator, whatever its vendor's labels say.
+    return _require(placed, {"key": names.ACCELERATOR, "operator": "DoesNotExist"})
+
+
+def _require(pod: Json, expression: Json) -> Json:
+    """Add a node requirement to *every* term: terms are alternatives, and one without it would be a way round."""
+    path = ("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
+    found: Any = pod
+    for field in path:
+        found = (found or {}).get(field)
+    terms = (found or {}).get("nodeSelectorTerms") or [{}]
+    fenced = [{**term, "matchExpressions": [*term.get("matchExpressions", ()), expression]} for term in terms]
+    return merge(pod, {path[0]: {path[1]: {path[2]: {"nodeSelectorTerms": fenced}}}})

@@ -1,0 +1,176 @@
+"""What measures: the profiling Job, the package it runs, and the ConfigMap that keeps its result."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping
+
+from specserve_operator.api import names
+from specserve_operator.api.accelerator import Accelerator
+from specserve_operator.api.records import Json, format_time
+from specserve_operator.api.serving import SpeculativeServing
+from specserve_operator.manifests import pod, request
+from specserve_operator.manifests.common import metadata, owner_reference
+from specserve_profiler import render
+from specserve_profiler.contract import KeyInputs, Profile, Row, canonical_json
+
+PACKAGE_MOUNT = "/specserve/package"
+
+KEEP_FINISHED_SECONDS = 7 * 86400
+"""A finished Job is kept for its log, and for the count of attempts that the pause between them grows by."""
+
+STAY_AWAY = {
+    "sidecar.istio.io/inject": "false",
+    "linkerd.io/inject": "disabled",
+    "kuma.io/sidecar-injection": "disabled",
+}
+"""Asks service meshes not to inject: a sidecar would share the termination message's space, and never ends."""
+
+
+def package_name(package: bytes) -> str:
+    """Name of the ConfigMap with the profiler's zip; says its content."""
+    return f"specserve-profiler-{hashlib.sha256(package).hexdigest()[:12]}"
+
+
+def package(namespace: str, content: bytes) -> Json:
+    """The profiler's zip as an immutable ConfigMap."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata(namespace, package_name(content), names.ROLE_PACKAGE, {}),
+        "immutable": True,
+        "binaryData": {names.PACKAGE_ZIP: base64.b64encode(content).decode()},
+    }
+
+
+def job(
+    serving: SpeculativeServing,
+    accelerator: Accelerator,
+    key: str,
+    attempt: int,
+    package_config_map: str,
+    priority_class: str,
+) -> Json:
+    """The Job that measures ``key`` on ``accelerator``. It holds no credentials."""
+    spec = serving.spec
+    labels = {names.PROFILE_KEY: key}
+    pod_meta = {
+        "labels": {names.MANAGED_BY: names.MANAGER, names.ROLE: names.ROLE_PROFILING, **labels,
+                   "sidecar.istio.io/inject": "false"},
+        "annotations": STAY_AWAY,
+    }  # fmt: skip
+    required: Json = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        # Of the pod, not of the Job: the Job's own counts waiting for a device, and deletes the pod with its message.
+        "activeDeadlineSeconds": spec.profile.timeout_seconds,
+        "volumes": [
+            {"name": "specserve-package", "configMap": {"name": package_config_map}},
+            *_prompt_volumes(serving),
+        ],
+        "containers": [_container(serving, key)],
+    }
+    if priority_class:
+        required["priorityClassName"] = priority_class
+    template = pod.render(spec, accelerator, pod_meta, required)
+    # An ordinary sidecar never ends, and would keep the Job from completing; native ones are init containers.
+    template["spec"]["containers"] = [pod.engine_container(template)]
+    annotations = {
+        names.ATTEMPT: str(attempt),
+        names.REQUESTED_BY: f"{serving.uid}/{serving.generation}",
+        names.REPROFILE: serving.annotations.get(names.REPROFILE, ""),
+    }
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            **metadata(serving.namespace, f"{key}-{attempt}", names.ROLE_PROFILING, labels, annotations),
+            "ownerReferences": [owner_reference(serving, controller=False)],
+        },
+        "spec": {
+            "backoffLimit": 0,
+            "ttlSecondsAfterFinished": KEEP_FINISHED_SECONDS,
+            "podReplacementPolicy": "Failed",
+            # Preemption, eviction and the loss of a node are no failure of the measurement.
+            "podFailurePolicy": {
+                "rules": [
+                    {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+                ]
+            },
+            "template": template,
+        },
+    }
+
+
+def _prompt_volumes(serving: SpeculativeServing) -> list[Json]:
+    source = serving.spec.profile.workload.source.config_map
+    return [{"name": "specserve-prompts", "configMap": {"name": source.name}}] if source else []
+
+
+def _container(serving: SpeculativeServing, key: str) -> Json:
+    spec = serving.spec
+    users = {e["name"]: e for e in pod.engine_container(spec.pod_template).get("env") or ()}
+    # Before the user's own path, which may be where the engine lies.
+    path = f"{PACKAGE_MOUNT}/{names.PACKAGE_ZIP}:{users.get('PYTHONPATH', {}).get('value', '')}".rstrip(":")
+    mounts = [{"name": "specserve-package", "mountPath": PACKAGE_MOUNT, "readOnly": True}]
+    if _prompt_volumes(serving):
+        mounts.append({"name": "specserve-prompts", "mountPath": request.PROMPTS_MOUNT, "readOnly": True})
+    return {
+        "name": names.ENGINE_CONTAINER,
+        "image": spec.engine.image,
+        "command": [request.python_of(spec), "-m", "specserve_profiler", "job"],
+        "args": [],
+        "env": [
+            {"name": "PYTHONPATH", "value": path},
+            {"name": "PYTHONUNBUFFERED", "value": "1"},
+            {"name": "SPECSERVE_REQUEST", "value": request.profile_request(spec, key).to_json()},
+            {"name": "SPECSERVE_READY_PORT", "value": str(names.READY_PORT)},
+        ],
+        # Ready means measuring; before that the model is being loaded.
+        "readinessProbe": {"tcpSocket": {"port": names.READY_PORT}, "periodSeconds": 2, "failureThreshold": 1},
+        "volumeMounts": mounts,
+    }
+
+
+def short_table(rows: tuple[Row, ...]) -> str:
+    """A table as people write it: ``1-16:4 17-64:2 65-256:1``."""
+    return " ".join(f"{row.first}-{row.last}:{row.k}" for row in rows)
+
+
+def profile(namespace: str, result: Profile, inputs: KeyInputs, reprofile: str = "") -> Json:
+    """The immutable ConfigMap of a finished profile, named by its key and its content."""
+    config = render.speculative_config(inputs.speculation, result.decision)
+    text = canonical_json(result.model_dump(mode="json", by_alias=True))
+    data = {
+        names.PROFILE_JSON: text,
+        names.KEY_INPUTS: inputs.to_json(),
+        names.TABLE_JSON: canonical_json([[row.first, row.last, row.k] for row in result.decision.table]),
+        names.SUMMARY: _summary(result, inputs.accelerator),
+    }
+    if config is not None:
+        data[names.SPECULATIVE_CONFIG] = render.config_text(config)
+    name = f"{result.key}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    annotations = {names.REPROFILE: reprofile} if reprofile else None
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata(namespace, name, names.ROLE_PROFILE, {names.PROFILE_KEY: result.key}, annotations),
+        "immutable": True,
+        "data": data,
+    }
+
+
+def _summary(result: Profile, accelerator: Mapping[str, str]) -> str:
+    decision, m = result.decision, result.measurements
+    lines = [
+        f"{accelerator.get('product', 'accelerator')}, vLLM {m.engine_version}, {format_time(result.measured_at)}",
+        f"verdict: {decision.verdict} - {decision.reason}",
+        f"table: {short_table(decision.table)}",
+        *(
+            f"batch size {s.batch_size}: {s.over_baseline:.2f} x baseline, {s.over_static:.2f} x the best static K"
+            for s in decision.speedups
+        ),
+        *(f"warning: {warning}" for warning in decision.warnings),
+    ]
+    return "\n".join(lines) + "\n"

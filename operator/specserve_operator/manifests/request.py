@@ -1,0 +1,108 @@
+"""A serving's spec in the profiler's words: what is asked of a Job, and what its key hashes."""
+
+from __future__ import annotations
+
+from specserve_operator.api.accelerator import Accelerator
+from specserve_operator.api.records import Json
+from specserve_operator.api.serving import ServingSpec
+from specserve_operator.manifests.common import digest
+from specserve_operator.manifests.pod import engine_container
+from specserve_profiler import contract, grid
+
+PROMPTS_MOUNT = "/specserve/prompts"
+
+
+def engine(spec: ServingSpec) -> contract.Engine:
+    """The engine as the profiler takes it."""
+    e = spec.engine
+    return contract.Engine(
+        command=e.command,
+        args=e.args,
+        max_num_seqs=e.max_num_seqs,
+        max_model_len=e.max_model_len,
+        tensor_parallel_size=e.tensor_parallel_size,
+    )
+
+
+def speculation(spec: ServingSpec) -> contract.Speculation:
+    """Speculation as the profiler takes it."""
+    s = spec.speculation
+    return contract.Speculation(method=s.method, model=s.model, revision=s.revision, max_tokens=s.max_tokens)
+
+
+def workload(spec: ServingSpec) -> contract.Workload:
+    """The workload as the profiler takes it."""
+    w = spec.profile.workload
+    return contract.Workload(prompt_tokens=w.prompt_tokens, output_tokens=w.output_tokens, temperature=w.temperature)
+
+
+def batch_sizes(spec: ServingSpec) -> tuple[int, ...]:
+    """The batch sizes to measure, increasing."""
+    return tuple(sorted(spec.profile.batch_sizes)) or grid.default_batch_sizes(spec.engine.max_num_seqs)
+
+
+def prompts_path(spec: ServingSpec) -> str:
+    """Where the prompts lie in the profiling container."""
+    source = spec.profile.workload.source
+    return source.path or (f"{PROMPTS_MOUNT}/{source.config_map.key}" if source.config_map else "")
+
+
+def profile_request(spec: ServingSpec, key: str) -> contract.ProfileRequest:
+    """What the Job is asked to do."""
+    return contract.ProfileRequest(
+        key=key,
+        model=spec.model.name,
+        revision=spec.model.revision,
+        speculation=speculation(spec),
+        engine=engine(spec),
+        workload=workload(spec),
+        prompts=prompts_path(spec),
+        batch_sizes=batch_sizes(spec),
+        measure_seconds=spec.profile.measure_seconds,
+        timeout_seconds=spec.profile.timeout_seconds,
+    )
+
+
+def key_inputs(
+    spec: ServingSpec, accelerator: Accelerator, driver: str | None, prompts_digest: str
+) -> contract.KeyInputs:
+    """All that a table of this serving on ``accelerator`` depends on.
+
+    Args:
+        prompts_digest: of the ConfigMap's prompts; empty where the prompts are a path.
+    """
+    container = engine_container(spec.pod_template)
+    resources = container.get("resources") or {}
+    source = spec.profile.workload.source
+    return contract.KeyInputs(
+        schema_version=contract.SCHEMA_VERSION,
+        model=spec.model.name,
+        revision=spec.model.revision,
+        speculation=speculation(spec),
+        image=spec.engine.image,
+        engine=engine(spec),
+        env=tuple(sorted((e["name"], _env_value(e)) for e in container.get("env") or ()))
+        + tuple(("*", digest(e)) for e in container.get("envFrom") or ()),
+        resources={
+            f"{kind}.{name}": str(amount)
+            for kind in ("limits", "requests")
+            for name, amount in (resources.get(kind) or {}).items()
+        }
+        | {f"perReplica.{spec.accelerators.resource}": str(spec.accelerators.per_replica)},
+        workload=workload(spec),
+        workload_source=source.path or f"sha256:{prompts_digest}",
+        batch_sizes=batch_sizes(spec),
+        accelerator=accelerator.identity(),
+        driver=driver,
+    )
+
+
+def _env_value(entry: Json) -> str:
+    # A reference is named, never followed: a secret's value must not reach a key.
+    return f"from:{digest(entry['valueFrom'])}" if "valueFrom" in entry else str(entry.get("value", ""))
+
+
+def python_of(spec: ServingSpec) -> str:
+    """The interpreter that runs the profiler: the engine's own where the command names one, else the image's."""
+    first = spec.engine.command[0]
+    return first if first.rpartition("/")[2].startswith("python") else "python3"

@@ -1,0 +1,139 @@
+"""Carries a plan out, step by step; each step may be repeated without harm."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import MutableMapping
+
+from specserve_operator.api import names
+from specserve_operator.api.records import ConfigMap, Json, format_time
+from specserve_operator.api.serving import ServingStatus, SpeculativeServing
+from specserve_operator.decide.model import Child, Event, NewJob, Plan, Snapshot
+from specserve_operator.decide.profiles import stored_profiles
+from specserve_operator.manifests.common import owner_reference
+from specserve_operator.store.client import (
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    EVENTS,
+    JOBS,
+    RESOURCES,
+    SERVINGS,
+    ApiError,
+    Client,
+)
+
+log = logging.getLogger(__name__)
+
+
+async def carry_out(client: Client, snapshot: Snapshot, plan: Plan, applied: MutableMapping[Child, int]) -> None:
+    """Create, apply, scale, measure, adopt, delete: all of the plan but its status and its events.
+
+    Raises:
+        ApiError: the first step that failed. What was done stays done; the next round goes on from there.
+    """
+    serving = snapshot.serving
+    for obj in plan.create:
+        await _create(client, obj)
+    for obj in plan.apply:
+        child = Child(obj["kind"], obj["metadata"]["name"])
+        log.info("apply %s %s/%s", child.kind, serving.namespace, child.name)
+        answer = await client.apply(RESOURCES[child.kind], obj)
+        applied[child] = _generation(answer)
+    for name, replicas in plan.scale:
+        log.info("scale Deployment %s/%s to %d", serving.namespace, name, replicas)
+        answer = await client.patch(DEPLOYMENTS, serving.namespace, name, {"spec": {"replicas": replicas}})
+        applied[Child("Deployment", name)] = _generation(answer)
+    for job in plan.measure:
+        await _measure(client, serving.namespace, job)
+    for running in plan.adopt:
+        await _adopt(client, serving, running.name, running.uid)
+    for child, uid in plan.delete:
+        log.info("delete %s %s/%s", child.kind, serving.namespace, child.name)
+        applied.pop(child, None)
+        await client.delete(RESOURCES[child.kind], serving.namespace, child.name, uid)
+
+
+def _generation(obj: Json) -> int:
+    """What tells that somebody else edited a child: its generation, or its version where it has none."""
+    meta = obj["metadata"]
+    return int(meta.get("generation") or meta["resourceVersion"])
+
+
+async def _create(client: Client, obj: Json) -> bool:
+    """POST; an object of that name that is there already is as good. Says whether it was made now."""
+    meta = obj["metadata"]
+    try:
+        await client.create(RESOURCES[obj["kind"]], obj)
+    except ApiError as error:
+        if error.reason == "AlreadyExists":
+            return False
+        raise
+    log.info("created %s %s/%s", obj["kind"], meta["namespace"], meta["name"])
+    return True
+
+
+async def _measure(client: Client, namespace: str, job: NewJob) -> None:
+    """Start a Job, unless a live look shows that the store was behind: a second one would cost a GPU-hour."""
+    name = job.manifest["metadata"]["name"]
+    if await client.get(JOBS, namespace, name) is not None:
+        return
+    page = await client.list_page(CONFIG_MAPS, namespace, selector=f"{names.PROFILE_KEY}={job.key}")
+    valid, _ = stored_profiles(ConfigMap.read(obj) for obj in page.items)
+    if any(not job.reprofile or s.reprofile == job.reprofile for s in valid.get(job.key, ())):
+        return
+    await _create(client, job.manifest)
+
+
+async def _adopt(client: Client, serving: SpeculativeServing, name: str, uid: str) -> None:
+    """Add an owner: the Job lives as long as anybody waits for it."""
+    body = {"metadata": {"uid": uid, "ownerReferences": [owner_reference(serving, controller=False)]}}
+    await client.patch(JOBS, serving.namespace, name, body, strategic=True)
+
+
+async def write_status(client: Client, obj: Json, before: ServingStatus, after: ServingStatus) -> bool:
+    """PUT the status where it changed; says whether it did.
+
+    Args:
+        obj: the serving as it was read; its version guards against overwriting another's change.
+    """
+    if before == after:
+        return False
+    status = after.model_dump(mode="json", by_alias=True, exclude_none=True)
+    await client.replace_status(SERVINGS, {**obj, "status": status})
+    return True
+
+
+async def tell(client: Client, serving: SpeculativeServing, event: Event, now_text: str) -> None:
+    """Post an Event. One that cannot be posted is logged: telling must not keep from doing."""
+    involved = {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "namespace": serving.namespace,
+        "name": serving.name,
+        "uid": serving.uid,
+    }
+    body: Json = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"generateName": f"{serving.name}.", "namespace": serving.namespace},
+        "involvedObject": involved,
+        "type": event.type,
+        "reason": event.reason,
+        "message": event.message[:1024],
+        "source": {"component": names.MANAGER},
+        "reportingComponent": f"{names.GROUP}/operator",
+        "firstTimestamp": now_text,
+        "lastTimestamp": now_text,
+        "count": 1,
+    }
+    log.info("%s/%s: %s: %s", serving.namespace, serving.name, event.reason, event.message)
+    try:
+        await client.create(EVENTS, body)
+    except ApiError as error:
+        log.warning("event not posted: %s", error)
+
+
+async def tell_all(client: Client, snapshot: Snapshot, events: tuple[Event, ...]) -> None:
+    """Post every Event of a plan."""
+    for event in events:
+        await tell(client, snapshot.serving, event, format_time(snapshot.now))

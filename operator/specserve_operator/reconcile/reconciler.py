@@ -1,0 +1,101 @@
+"""The loop: a key is woken, its serving read, decided upon, and the plan carried out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from typing import Any
+
+from pydantic import ValidationError
+
+from specserve_operator.api.records import Ref
+from specserve_operator.api.settings import Settings
+from specserve_operator.decide import status
+from specserve_operator.decide.core import decide
+from specserve_operator.decide.model import Child
+from specserve_operator.reconcile.apply import carry_out, tell_all, write_status
+from specserve_operator.reconcile.observe import keys_of, observe
+from specserve_operator.reconcile.queue import WorkQueue
+from specserve_operator.store.client import SERVINGS, ApiError, Client
+from specserve_operator.store.mirror import Store
+
+log = logging.getLogger(__name__)
+
+REFUSALS = {400, 403, 422}
+"""Statuses by which the API server says that an object of ours is wrong; trying again changes nothing."""
+
+
+class Reconciler:
+    """Workers over one queue. ``wake`` may be called at any time; work begins with ``run``."""
+
+    def __init__(self, client: Client, store: Store, settings: Settings, package: bytes) -> None:
+        self._client, self._store, self._settings, self._package = client, store, settings, package
+        self._queue = WorkQueue()
+        self._applied: defaultdict[Ref, dict[Child, int]] = defaultdict(dict)
+        for mirror in store.mirrors:
+            mirror.on_change(self._changed)
+
+    def wake(self, namespace: str, name: str) -> None:
+        """Look at this serving soon."""
+        self._queue.wake(Ref(namespace, name))
+
+    def _changed(self, ref: Ref, before: Any, after: Any) -> None:
+        known = self._queue.known
+        for key in keys_of(ref, after if after is not None else before, known):
+            self._queue.wake(key)
+
+    async def run(self) -> None:
+        """Work until cancelled; begins when every kind is listed, or nothing that exists could be told from nothing."""
+        await self._store.listed()
+        log.info("every kind is listed; %d serving(s) to look at", len(self._queue.known))
+        async with asyncio.TaskGroup() as group:
+            for number in range(self._settings.workers):
+                group.create_task(self._work(), name=f"worker {number}")
+
+    async def _work(self) -> None:
+        while True:
+            key = await self._queue.take()
+            try:
+                again = await self.reconcile(key)
+            except (ApiError, ValidationError) as error:
+                pause = self._queue.failed(key)
+                level = logging.INFO if isinstance(error, ApiError) and error.status == 409 else logging.WARNING
+                log.log(level, "%s/%s: %s; again in %.1f s", *key, error, pause)
+            except Exception:
+                log.exception("%s/%s: a fault of specserve; again in %.1f s", *key, self._queue.failed(key))
+            else:
+                if again is None:
+                    self._queue.forget(key)
+                    self._applied.pop(key, None)
+                else:
+                    self._queue.done(key, again)
+
+    async def reconcile(self, key: Ref) -> float | None:
+        """One round for one serving. Returns the seconds to the next, or None where it is gone.
+
+        Raises:
+            ApiError: something could not be read or written.
+            ValidationError: the stored spec cannot be read by this version.
+        """
+        obj = await self._client.get(SERVINGS, *key)
+        if obj is None:
+            return None
+        applied = self._applied[key]
+        snapshot = await observe(self._client, self._store, self._settings, self._package, obj, applied)
+        plan = decide(snapshot)
+        failure: ApiError | None = None
+        report, events = plan.status, plan.events
+        try:
+            await carry_out(self._client, snapshot, plan, applied)
+        except ApiError as error:
+            if error.status not in REFUSALS:
+                raise
+            failure = error
+            report = status.refused(snapshot, "RefusedByCluster", error.message)
+            events = status.transitions(snapshot.serving.status, report)
+        if await write_status(self._client, obj, snapshot.serving.status, report):
+            await tell_all(self._client, snapshot, events)
+        if failure is not None:
+            raise failure
+        return plan.again_in

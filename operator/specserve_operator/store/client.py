@@ -1,0 +1,263 @@
+"""The one place that speaks HTTP to the API server: plain JSON objects in and out, a timeout on every call.
+
+Built on ``kubernetes.aio``'s ApiClient (authentication, TLS, token refresh). Its typed models are not used: they refuse
+fields that they do not know.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import aiohttp
+from kubernetes.aio import config
+from kubernetes.aio.client import ApiClient
+from kubernetes.aio.client.configuration import Configuration
+
+from specserve_operator.api import names
+from specserve_operator.api.records import Json
+
+REQUEST_SECONDS = 20.0
+WATCH_SECONDS = 300
+"""The API server ends a watch after this; it is then taken up where it ended."""
+PAGE = 500
+
+
+class ApiError(Exception):
+    """The API server said no, or could not be reached (status 0).
+
+    Attributes:
+        status: HTTP status.
+        reason: the API server's word for it, such as ``NotFound``, ``AlreadyExists``, ``Conflict``, ``Expired``.
+    """
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(f"{status} {reason}: {message}")
+        self.status, self.reason, self.message = status, reason, message
+
+
+@dataclass(frozen=True)
+class Resource:
+    """A kind of object and where the API server keeps it."""
+
+    api_version: str
+    kind: str
+    plural: str
+    namespaced: bool = True
+
+    def path(self, namespace: str = "", name: str = "", sub: str = "") -> str:
+        """URL path of the collection (no name), of an object, or of its subresource."""
+        root = "/api/v1" if self.api_version == "v1" else f"/apis/{self.api_version}"
+        parts = [root, f"namespaces/{namespace}" if namespace and self.namespaced else "", self.plural, name, sub]
+        return "/".join(part for part in parts if part)
+
+
+NODES = Resource("v1", "Node", "nodes", namespaced=False)
+PODS = Resource("v1", "Pod", "pods")
+SERVICES = Resource("v1", "Service", "services")
+CONFIG_MAPS = Resource("v1", "ConfigMap", "configmaps")
+EVENTS = Resource("v1", "Event", "events")
+DEPLOYMENTS = Resource("apps/v1", "Deployment", "deployments")
+JOBS = Resource("batch/v1", "Job", "jobs")
+SERVINGS = Resource(names.API_VERSION, names.KIND, names.PLURAL)
+
+RESOURCES = {r.kind: r for r in (NODES, PODS, SERVICES, CONFIG_MAPS, EVENTS, DEPLOYMENTS, JOBS, SERVINGS)}
+
+
+@dataclass(frozen=True)
+class Page:
+    """One page of a list."""
+
+    items: list[Json]
+    resource_version: str
+    more: str
+    """Token of the next page; empty on the last."""
+
+
+class Client:
+    """Asynchronous access to the API server. One per process; use as an async context manager."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._api = ApiClient(configuration)
+
+    @classmethod
+    async def connect(cls) -> Client:
+        """In-cluster credentials where there are some, else the kubeconfig of ``KUBECONFIG`` or ``~/.kube/config``.
+
+        Raises:
+            kubernetes.aio.config.ConfigException: neither is there.
+        """
+        configuration = Configuration()
+        try:
+            config.load_incluster_config(client_configuration=configuration)
+        except config.ConfigException:
+            await config.load_kube_config(client_configuration=configuration)
+        return cls(configuration)
+
+    @property
+    def api_client(self) -> ApiClient:
+        """For parts of the client library that want it, such as leader election."""
+        return self._api
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._api.close()
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> Json | None:
+        """The object, or None where there is none."""
+        try:
+            return await self._call("GET", resource.path(namespace, name))
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    async def list_page(
+        self, resource: Resource, namespace: str = "", selector: str = "", more: str = "", limit: int = PAGE
+    ) -> Page:
+        """One page of a collection, over all namespaces where none is given."""
+        query = {"limit": str(limit), "labelSelector": selector, "continue": more}
+        answer = await self._call("GET", resource.path(namespace), query)
+        meta = answer["metadata"]
+        return Page(answer.get("items") or [], meta["resourceVersion"], meta.get("continue", ""))
+
+    async def create(self, resource: Resource, obj: Json) -> Json:
+        """POST. Raises ApiError with reason ``AlreadyExists`` where the name is taken."""
+        meta = obj["metadata"]
+        return await self._call(
+            "POST", resource.path(meta.get("namespace", "")), {"fieldManager": names.MANAGER}, body=obj
+        )
+
+    async def apply(self, resource: Resource, obj: Json) -> Json:
+        """Forced server-side apply under specserve's one field manager."""
+        meta = obj["metadata"]
+        return await self._call(
+            "PATCH",
+            resource.path(meta.get("namespace", ""), meta["name"]),
+            {"fieldManager": names.MANAGER, "force": "true"},
+            body=obj,
+            content_type="application/apply-patch+yaml",
+        )
+
+    async def patch(
+        self, resource: Resource, namespace: str, name: str, body: Json, *, strategic: bool = False
+    ) -> Json:
+        """Merge patch; a strategic one merges lists by their keys."""
+        kind = "strategic-merge-patch" if strategic else "merge-patch"
+        return await self._call(
+            "PATCH",
+            resource.path(namespace, name),
+            {"fieldManager": names.MANAGER},
+            body=body,
+            content_type=f"application/{kind}+json",
+        )
+
+    async def replace_status(self, resource: Resource, obj: Json) -> Json:
+        """PUT of the status; raises ApiError with reason ``Conflict`` where the object changed since it was read."""
+        meta = obj["metadata"]
+        return await self._call(
+            "PUT",
+            resource.path(meta["namespace"], meta["name"], "status"),
+            {"fieldManager": names.MANAGER},
+            body=obj,
+        )
+
+    async def delete(self, resource: Resource, namespace: str, name: str, uid: str = "") -> None:
+        """DELETE with Background propagation; gone already is fine. ``uid`` guards against deleting a successor."""
+        body: Json = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+        if uid:
+            body["preconditions"] = {"uid": uid}
+        try:
+            await self._call("DELETE", resource.path(namespace, name), body=body)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+
+    async def watch(self, resource: Resource, since: str, selector: str = "") -> AsyncIterator[tuple[str, Json]]:
+        """(event type, object) from ``since`` on, bookmarks included, until the API server ends the watch.
+
+        Raises:
+            ApiError: also for an ERROR event; reason ``Expired`` (410) asks for a new list.
+        """
+        query = {
+            "watch": "true",
+            "resourceVersion": since,
+            "allowWatchBookmarks": "true",
+            "labelSelector": selector,
+            "timeoutSeconds": str(WATCH_SECONDS),
+        }
+        # A bookmark comes every minute: silence for longer is a dead connection.
+        timeout = aiohttp.ClientTimeout(total=WATCH_SECONDS + 30, connect=REQUEST_SECONDS, sock_read=90)
+        response = await self._send("GET", resource.path(), query, timeout=timeout)
+        try:
+            async for line in response.content:
+                event = json.loads(line)
+                if event["type"] == "ERROR":
+                    raise _error_of(event["object"], 500)
+                yield event["type"], event["object"]
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            raise ApiError(0, "WatchBroken", f"{resource.plural}: {error!r}") from error
+        finally:
+            response.close()
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Json | None = None,
+        content_type: str = "application/json",
+    ) -> Json:
+        timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
+        try:
+            response = await self._send(method, path, query or {}, body, content_type, timeout)
+            answer: Json = json.loads(await response.read())
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            raise ApiError(0, "Unreachable", f"{method} {path}: {error!r}") from error
+        return answer
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        body: Json | None = None,
+        content_type: str = "application/json",
+        timeout: aiohttp.ClientTimeout | None = None,
+    ) -> aiohttp.ClientResponse:
+        request = await self._api.param_serialize(
+            method,
+            path,
+            query_params=[(key, value) for key, value in query.items() if value],
+            header_params={"Accept": "application/json", "Content-Type": content_type},
+            body=body,
+            auth_settings=["BearerToken"],
+        )
+        try:
+            answer = await self._api.call_api(*request, _request_timeout=timeout)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise ApiError(0, "Unreachable", f"{method} {path}: {error!r}") from error
+        response: aiohttp.ClientResponse = answer.response
+        if response.status >= 400:
+            raise await _refusal(response)
+        return response
+
+
+async def _refusal(response: aiohttp.ClientResponse) -> ApiError:
+    text = await response.text()
+    try:
+        status: Any = json.loads(text)
+    except ValueError:  # something between us and the API server answered
+        status = {"message": text[:500], "reason": response.reason}
+    return _error_of(status, response.status)
+
+
+def _error_of(status: Any, code: int) -> ApiError:
+    return ApiError(status.get("code", code), status.get("reason", "Unknown"), status.get("message", ""))

@@ -1,0 +1,144 @@
+"""A mirror of the objects that decisions need: paged list, then watch; each new list *replaces* what was held.
+
+Replacing is the point. After a watch was cut for long the API server answers 410, and nobody tells what was deleted
+meanwhile: a mirror that only adds what it hears of keeps ghosts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from specserve_operator.api import names
+from specserve_operator.api.records import ConfigMap, Deployment, Job, Json, Node, Pod, Ref, Service, ref_of
+from specserve_operator.store import client as api
+from specserve_operator.store.client import ApiError, Client, Resource
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R", bound="Node | Job | Pod | Deployment | Service | ConfigMap")
+OnChange = Callable[[Ref, Any, Any], None]
+"""Called with the ref, the record before (None: new) and the record after (None: gone)."""
+
+FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 0.5, 30.0
+
+
+class Mirror(Generic[R]):
+    """All objects of one kind as records."""
+
+    def __init__(self, resource: Resource, read: Callable[[Json], R], selector: str = "") -> None:
+        self.resource, self._read, self._selector = resource, read, selector
+        self._items: dict[Ref, R] = {}
+        self._listeners: list[OnChange] = []
+        self.listed = asyncio.Event()
+        """Set once the first list is complete."""
+
+    def get(self, ref: Ref) -> R | None:
+        """The record, or None."""
+        return self._items.get(ref)
+
+    def within(self, namespace: str) -> Iterator[R]:
+        """Records of one namespace (all, for a cluster-scoped kind)."""
+        return (r for ref, r in self._items.items() if not self.resource.namespaced or ref.namespace == namespace)
+
+    def on_change(self, listener: OnChange) -> None:
+        """Call ``listener`` for every record that changes; it must not block."""
+        self._listeners.append(listener)
+
+    async def run(self, client: Client) -> None:
+        """List and watch until cancelled; failures are retried with growing pauses."""
+        pause = FIRST_RETRY_SECONDS
+        version = ""
+        while True:
+            try:
+                if not version:
+                    version = await self._list(client)
+                async for kind, obj in client.watch(self.resource, version, self._selector):
+                    version = obj["metadata"]["resourceVersion"]
+                    self._hear(kind, obj)
+                    pause = FIRST_RETRY_SECONDS
+            except ApiError as error:
+                expired = error.status == 410
+                if expired:
+                    version = ""
+                log.log(
+                    logging.INFO if expired else logging.WARNING,
+                    "%s: %s; %s", self.resource.plural, error, "listing anew" if expired else f"again in {pause:.1f} s",
+                )  # fmt: skip
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LAST_RETRY_SECONDS)
+
+    async def _list(self, client: Client) -> str:
+        held: dict[Ref, R] = {}
+        more = ""
+        while True:
+            page = await client.list_page(self.resource, selector=self._selector, more=more)
+            held.update((ref_of(obj), self._read(obj)) for obj in page.items)
+            more = page.more
+            if not more:
+                break
+        for ref in [ref for ref in self._items if ref not in held]:
+            self._set(ref, None)
+        for ref, record in held.items():
+            self._set(ref, record)
+        self.listed.set()
+        return page.resource_version
+
+    def _hear(self, kind: str, obj: Json) -> None:
+        if kind in ("ADDED", "MODIFIED"):
+            self._set(ref_of(obj), self._read(obj))
+        elif kind == "DELETED":
+            self._set(ref_of(obj), None)
+
+    def _set(self, ref: Ref, after: R | None) -> None:
+        before = self._items.get(ref)
+        if before == after:
+            return
+        if after is None:
+            del self._items[ref]
+        else:
+            self._items[ref] = after
+        for listener in self._listeners:
+            listener(ref, before, after)
+
+
+@dataclass(frozen=True)
+class Store:
+    """Mirrors of every kind that a decision looks at. Children are selected by label on the server."""
+
+    nodes: Mirror[Node]
+    jobs: Mirror[Job]
+    pods: Mirror[Pod]
+    deployments: Mirror[Deployment]
+    services: Mirror[Service]
+    config_maps: Mirror[ConfigMap]
+
+    @classmethod
+    def empty(cls) -> Store:
+        ours = names.ROLE  # the label is there
+        return cls(
+            nodes=Mirror(api.NODES, Node.read),
+            jobs=Mirror(api.JOBS, Job.read, ours),
+            pods=Mirror(api.PODS, Pod.read, ours),
+            deployments=Mirror(api.DEPLOYMENTS, Deployment.read, ours),
+            services=Mirror(api.SERVICES, Service.read, ours),
+            config_maps=Mirror(api.CONFIG_MAPS, ConfigMap.read, ours),
+        )
+
+    @property
+    def mirrors(self) -> Iterable[Mirror[Any]]:
+        return (self.nodes, self.jobs, self.pods, self.deployments, self.services, self.config_maps)
+
+    async def run(self, client: Client) -> None:
+        """Keep every mirror until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for mirror in self.mirrors:
+                group.create_task(mirror.run(client), name=f"mirror {mirror.resource.plural}")
+
+    async def listed(self) -> None:
+        """Wait until every kind was listed once."""
+        for mirror in self.mirrors:
+            await mirror.listed.wait()
