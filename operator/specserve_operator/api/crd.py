@@ -38,8 +38,9 @@ class StructuralSchema(GenerateJsonSchema):
     """Pydantic's JSON schema in the words of a CRD. References remain; ``structural`` inlines them."""
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
-        """A flag; a rule's ``has()`` takes a null for absent."""
-        return self.generate_inner(schema["schema"]) | {"nullable": True}
+        """A flag; a rule's ``has()`` takes a null for absent. An enum cannot hold a null: the API server drops it."""
+        result = self.generate_inner(schema["schema"])
+        return result if "enum" in result else result | {"nullable": True}
 
     def literal_schema(self, schema: core_schema.LiteralSchema) -> JsonSchemaValue:
         """Always ``enum``; a CRD has no ``const``."""
