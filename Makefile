@@ -1,0 +1,85 @@
+# Everything a developer runs. `make help` lists it; `make demo` and `make test` need nothing else on a fresh machine.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+RUN := PYTHONPATH=operator:profiler_job:dev $(VENV)/bin/python
+PYTEST := $(VENV)/bin/pytest
+
+.PHONY: help demo demo-down test test-fast test-pure test-api test-engine test-e2e test-gpu lint format crds golden \
+        locks image cluster-up cluster-down clean bench
+
+help:  ## this list
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+$(VENV)/.made: locks/dev.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "specserve is developed with Python 3.11 or newer; set PYTHON=")'
+	$(PYTHON) -m venv --clear $(VENV)
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r locks/dev.txt
+	touch $@
+
+venv: $(VENV)/.made  ## the development environment, from the hash-locked locks/dev.txt
+
+demo: venv  ## the main job end to end, on the embedded cluster or on that of KUBECONFIG
+	$(RUN) -m demo run
+
+demo-down: venv  ## take away what the demo made
+	$(RUN) -m demo down
+
+test: lint test-pure test-api test-engine test-e2e  ## everything: the real cluster and the real vLLM included
+
+test-fast: venv  ## what needs neither cluster nor engine
+	$(PYTEST) tests/unit tests/manifests
+
+test-pure: venv
+	$(PYTEST) tests/unit tests/manifests
+
+test-api: venv  ## against a real API server
+	$(PYTEST) tests/api
+
+test-engine: venv  ## the profiler with a real vLLM on the CPU
+	$(RUN) -m demo prepare --engine
+	$(PYTEST) tests/engine
+
+test-e2e: venv  ## on the embedded cluster: real kubelet, real vLLM, the operator from its chart
+	$(RUN) -m demo prepare
+	$(PYTEST) tests/cluster
+	$(PYTEST) tests/e2e
+
+test-gpu: venv  ## marked tests that need a GPU and a vLLM built for it
+	$(PYTEST) tests/gpu
+
+lint: venv  ## ruff, mypy --strict, the rooms (import-linter)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	PYTHONPATH=operator:profiler_job:dev $(VENV)/bin/lint-imports
+
+format: venv  ## let ruff lay the code out
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+crds: venv  ## CRD and reference from the models
+	$(RUN) -m specserve_operator.api.crd > crds/speculativeservings.yaml
+	cp crds/speculativeservings.yaml charts/specserve/files/
+	$(RUN) -m specserve_operator.api.docs > docs/resource.md
+
+golden: venv  ## rewrite the golden manifests; read the difference before you commit it
+	SPECSERVE_GOLDEN=write $(PYTEST) tests/manifests
+
+locks: venv  ## compile the lock files anew from pyproject.toml
+	$(RUN) -m devcluster locks
+
+image: venv  ## the operator's image as a tar, without a container engine
+	$(RUN) -m devcluster image operator
+
+cluster-up: venv  ## the embedded cluster alone
+	$(RUN) -m devcluster up
+
+cluster-down: venv  ## take it away
+	$(RUN) -m devcluster down
+
+clean:  ## forget the development environment (caches outside the checkout stay)
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist

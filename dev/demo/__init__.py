@@ -1,0 +1,1 @@
+"""The main job from end to end: measure, serve, notice another accelerator, measure again. ``make demo`` runs it."""

@@ -1,0 +1,156 @@
+"""Talks to a served model as a client does, and reads from its own metrics what its engine drafts."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+DRAFTS = "vllm:spec_decode_num_drafts_total"
+DRAFT_TOKENS = "vllm:spec_decode_num_draft_tokens_total"
+ACCEPTED_TOKENS = "vllm:spec_decode_num_accepted_tokens_total"
+RUNNING = "vllm:num_requests_running"
+GENERATED = "vllm:generation_tokens_total"
+
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """What an engine drafted while exactly ``batch_size`` requests were decoding."""
+
+    batch_size: int
+    drafts: float
+    draft_tokens: float
+    accepted: float
+    generated: float
+    seconds: float
+
+    @property
+    def k(self) -> float:
+        """Draft tokens per draft; 0 where nothing was drafted."""
+        return self.draft_tokens / self.drafts if self.drafts else 0.0
+
+
+def complete(url: str, prompt: str, max_tokens: int = 48, timeout: float = 60) -> str:
+    """One greedy completion.
+
+    Args:
+        url: of the Service, such as ``http://10.96.0.7:8000``.
+    """
+    body = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0}
+    text: str = _post(url, body, timeout)["choices"][0]["text"]
+    return text
+
+
+def metrics(url: str) -> dict[str, float]:
+    """Sum of every series of each metric, by name."""
+    with _DIRECT.open(f"{url}/metrics", timeout=30) as answer:
+        return parse_metrics(answer.read().decode())
+
+
+def parse_metrics(text: str) -> dict[str, float]:
+    """Sums over labels from Prometheus' text format."""
+    sums: dict[str, float] = {}
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            series, _, value = line.rpartition(" ")
+            name = series.partition("{")[0]
+            sums[name] = sums.get(name, 0.0) + float(value)
+    return sums
+
+
+def drafted_at(
+    url: str, batch_size: int, prompts: Sequence[str], tokens: int, seconds: float = 8, settle: float = 240
+) -> Drafted:
+    """Hold ``batch_size`` requests and read what the engine drafts in the steady part.
+
+    All requests start together and are long; the steady part is between the moment when all of them decode and, at the
+    earliest, the end of the first. A reading in which a request had ended meanwhile is thrown away.
+
+    Args:
+        prompts: at least ``batch_size``, distinct.
+        tokens: length of each generation; must last longer than ``seconds``.
+        seconds: length of the steady part.
+        settle: seconds until all requests must be decoding.
+
+    Raises:
+        TimeoutError: they never all decoded at once.
+        RuntimeError: the generations were too short for a steady part of ``seconds``.
+    """
+    with _requests(url, prompts[:batch_size], tokens):
+        deadline = time.monotonic() + settle
+        while True:
+            before = metrics(url)
+            if before.get(RUNNING) == batch_size:
+                break
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{before.get(RUNNING)} of {batch_size} requests run after {settle:.0f} s")
+            time.sleep(0.2)
+        time.sleep(1.0)  # the last prefill's own draft
+        started, before = time.monotonic(), metrics(url)
+        time.sleep(seconds)
+        after = metrics(url)
+        elapsed = time.monotonic() - started
+        if after.get(RUNNING) != batch_size:
+            raise RuntimeError(
+                f"only {after.get(RUNNING)} of {batch_size} requests lasted {seconds} s; ask for more than {tokens} tokens"
+            )
+    change = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in after}
+    return Drafted(
+        batch_size=batch_size,
+        drafts=change.get(DRAFTS, 0.0),
+        draft_tokens=change.get(DRAFT_TOKENS, 0.0),
+        accepted=change.get(ACCEPTED_TOKENS, 0.0),
+        generated=change.get(GENERATED, 0.0),
+        seconds=elapsed,
+    )
+
+
+@contextmanager
+def _requests(url: str, prompts: Sequence[str], tokens: int) -> Iterator[None]:
+    """Streams that are cut when the block ends; vLLM then aborts their generations."""
+    stop = threading.Event()
+    threads = [
+        threading.Thread(target=_stream, args=(url, prompt, tokens, stop), name=f"client {number}")
+        for number, prompt in enumerate(prompts)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(timeout=60)
+
+
+def _stream(url: str, prompt: str, tokens: int, stop: threading.Event) -> None:
+    body = {"prompt": prompt, "max_tokens": tokens, "ignore_eos": True, "temperature": 0, "stream": True}
+    request = _request(url, body)
+    try:
+        with _DIRECT.open(request, timeout=300) as answer:
+            for _ in answer:
+                if stop.is_set():
+                    return
+    except (urllib.error.URLError, OSError):
+        if not stop.is_set():
+            raise
+
+
+def _post(url: str, body: dict[str, Any], timeout: float) -> dict[str, Any]:
+    with _DIRECT.open(_request(url, body), timeout=timeout) as answer:
+        found: dict[str, Any] = json.loads(answer.read())
+    return found
+
+
+def _request(url: str, body: dict[str, Any]) -> urllib.request.Request:
+    return urllib.request.Request(
+        f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
