@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable, Iterator
 
@@ -11,6 +12,7 @@ from devcluster import Cluster
 from devcluster.binaries import ensure_binaries
 from devcluster.cache import Progress
 
+Golden = Callable[[str, str], None]
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -19,6 +21,20 @@ def control_plane() -> Iterator[Cluster]:
     """etcd and a real API server on free loopback ports; no controllers, no nodes."""
     with Cluster.control_plane() as cluster:
         yield cluster
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """Compares text with ``golden/NAME`` beside the test; with SPECSERVE_GOLDEN=write (``make golden``) writes it."""
+
+    def check(name: str, text: str) -> None:
+        path = request.path.parent / "golden" / name
+        if os.environ.get("SPECSERVE_GOLDEN") == "write":
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        assert text == path.read_text(), "read the difference; if it is meant, run `make golden`"
+
+    return check
 
 
 @pytest.fixture(scope="session")
