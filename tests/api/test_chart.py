@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from devcluster import Cluster, DevclusterError
 pytestmark = pytest.mark.apiserver
 
 CHART = str(Path(__file__).parents[2] / "charts" / "specserve")
+CRD = "customresourcedefinition/speculativeservings.specserve.dev"
 HOME = "specserve-system"
 RELEASE = ("specserve", CHART, f"--namespace={HOME}")
 
@@ -25,7 +27,7 @@ def installed() -> Iterator[Cluster]:
     """A control plane of its own, with the chart installed as the README says."""
     with Cluster.control_plane() as cluster:
         cluster.helm("install", *RELEASE, "--create-namespace")
-        cluster.kubectl("wait", "--for=condition=Established", "crd/speculativeservings.specserve.dev")
+        cluster.kubectl("wait", "--for=condition=Established", CRD)
         yield cluster
 
 
@@ -108,6 +110,15 @@ def test_the_operator_may_not(reviews: client.AuthorizationV1Api, resource: str,
     assert allowed == []
 
 
+def test_the_example_that_helm_prints_is_accepted(installed: Cluster) -> None:
+    notes = installed.helm("get", "notes", "specserve", f"--namespace={HOME}")
+    example = textwrap.dedent(notes.split("<<EOF\n")[1].split("  EOF")[0]).replace("<", '"').replace(">", '"')
+
+    answer = installed.kubectl("create", "--dry-run=server", "--filename=-", stdin=example)
+
+    assert answer == "speculativeserving.specserve.dev/chat created (server dry run)\n"
+
+
 def operators_pod(cluster: Cluster) -> Json:
     template = cluster.get("deployment", "specserve", f"--namespace={HOME}")["spec"]["template"]
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": template["spec"]}
@@ -140,11 +151,7 @@ def test_an_upgrade_brings_its_schema(installed: Cluster, tmp_path: Path) -> Non
     older = shutil.copytree(CHART, tmp_path / "specserve")
     definition = older / "files" / "speculativeservings.yaml"
     definition.write_text(definition.read_text().replace("shortNames:\n    - ss", "shortNames:\n    - older"))
-    names = (
-        "get",
-        "customresourcedefinition/speculativeservings.specserve.dev",
-        "--output=jsonpath={.spec.names.shortNames}",
-    )
+    names = ("get", CRD, "--output=jsonpath={.spec.names.shortNames}")
 
     installed.helm("upgrade", "specserve", str(older), f"--namespace={HOME}")
     assert installed.kubectl(*names) == '["older"]'

@@ -75,7 +75,7 @@ def test_scale_beyond_the_bound_is_refused(cluster: Cluster, chat: str) -> None:
         cluster.kubectl("scale", "ss", chat, "--replicas=10001")
 
 
-def test_explain_describes_every_field(cluster: Cluster) -> None:
+def test_explain_says_what_a_field_means(cluster: Cluster) -> None:
     text = " ".join(cluster.kubectl("explain", "ss.spec.speculation.maxTokens").split())
 
     assert text.endswith("FIELD: maxTokens <integer> DESCRIPTION: Kmax: the largest K that is measured.")
