@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.api.resource import MINIMAL, Refusal, Servings, edited
+from tests.api.resource import MINIMAL, Json, Refusal, Servings, edited
 
 from devcluster import Cluster, DevclusterError
 
 pytestmark = pytest.mark.apiserver
 
-STATUS = {
+STATUS: Json = {
     "observedGeneration": 1,
     "replicas": 3,
     "readyReplicas": 2,
