@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from devcluster.cache import Progress
+
 
 class Console:
     """Prints for a person who watches; keeps the time that each act took."""
@@ -40,12 +42,24 @@ class Console:
         total = sum(seconds for _, seconds in self._acts) or 1.0
         width = max((len(title) for title, _ in self._acts), default=0)
         rows = [
-            f"  {title:<{width}}  {seconds:6.0f} s  {'█' * round(30 * seconds / total)}" for title, seconds in self._acts
+            f"  {title:<{width}}  {seconds:6.0f} s  {'█' * round(30 * seconds / total)}"
+            for title, seconds in self._acts
         ]
         return "\n".join(["Where the time went", *rows, f"  {'all':<{width}}  {total:6.0f} s"])
 
 
-class Failed(Exception):
+class Told(Progress):
+    """A cluster tool's progress, told by the console."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(quiet=True)
+        self._console = console
+
+    def __call__(self, text: str) -> None:
+        self._console.say(text)
+
+
+class DemoError(Exception):
     """The demo cannot go on; the message says why and what to do."""
 
 

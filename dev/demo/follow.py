@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from demo.console import Console, Failed
+from demo.console import Console, DemoError
 from demo.kube import Json, Kube, condition, variant
 
 JOB_MARK = "[specserve]"
@@ -25,7 +25,7 @@ class Follower:
         """Follow until ``done`` says so of the serving, and return it.
 
         Raises:
-            Failed: not within ``seconds``, or the profile failed; with the last summary.
+            DemoError: not within ``seconds``, or the profile failed; with the last summary.
         """
         deadline = time.monotonic() + seconds
         try:
@@ -36,11 +36,11 @@ class Follower:
                     return serving
                 profiled = condition(serving, "Profiled")
                 if profiled.get("reason") == "Failed":
-                    raise Failed(f"profiling failed: {profiled['message']}")
+                    raise DemoError(f"profiling failed: {profiled['message']}")
                 if condition(serving, "Accepted").get("status") == "False":
-                    raise Failed(condition(serving, "Accepted")["message"])
+                    raise DemoError(condition(serving, "Accepted")["message"])
                 if time.monotonic() > deadline:
-                    raise Failed(f"{what}: not within {seconds:.0f} s. Last word: {self._said}")
+                    raise DemoError(f"{what}: not within {seconds:.0f} s. Last word: {self._said}")
                 self._follow_pods()
                 time.sleep(1)
         finally:

@@ -100,7 +100,7 @@ def drafted_at(
         elapsed = time.monotonic() - started
         if after.get(RUNNING) != batch_size:
             raise RuntimeError(
-                f"only {after.get(RUNNING)} of {batch_size} requests lasted {seconds} s; ask for more than {tokens} tokens"
+                f"only {after.get(RUNNING)} of {batch_size} requests lasted {seconds} s: raise tokens ({tokens})"
             )
     change = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in after}
     return Drafted(

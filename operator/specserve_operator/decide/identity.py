@@ -25,7 +25,7 @@ def read_hand_set(labels: Labels, resource: str) -> Accelerator | None:
 
 
 def read_nvidia(labels: Labels, resource: str) -> Accelerator | None:
-    """GPU Feature Discovery. MIG ``single`` says the partition in the product; ``mixed`` has labels per MIG resource."""
+    """GPU Feature Discovery. MIG ``single`` has the partition in the product, ``mixed`` labels per resource."""
     prefix = resource if resource.startswith("nvidia.com/mig-") else "nvidia.com/gpu"
     product = labels.get(f"{prefix}.product", "")
     if not resource.startswith("nvidia.com/") or not product:

@@ -1,0 +1,152 @@
+"""The demo, act by act. Everything it shows is measured or asked for while it runs."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from demo import traffic
+from demo.console import Console, DemoError
+from demo.environment import ACCELERATOR_LABEL, EXAMPLE, SERVING, Environment
+from demo.follow import Follower, profiled, serves_profile
+from demo.kube import Json, Kube, condition, variant, wait_for
+from specserve_profiler.contract import Profile, Row
+from specserve_profiler.report import report
+
+FIRST, SECOND = "demo-cpu-a", "demo-cpu-b"
+PROFILE_SECONDS, ROLLOUT_SECONDS = 900.0, 600.0
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A profile as the cluster keeps it."""
+
+    config_map: str
+    profile: Profile
+    speculative_config: str
+    """Empty where the verdict is None."""
+
+
+def tell(environment: Environment, console: Console) -> None:
+    """The whole story. Raises DemoError where it does not go as it should."""
+    kube = environment.kube
+    with console.act("One kubectl apply"):
+        kube.label_node(environment.node, ACCELERATOR_LABEL, FIRST)
+        kube.apply(EXAMPLE.read_text())
+        console.say(f"applied {EXAMPLE.name} on a node labelled {ACCELERATOR_LABEL}={FIRST}")
+    follower = Follower(kube, SERVING, console)
+    first = _measure_and_serve(environment, follower, console, FIRST)
+    with console.act("The served engine uses the table"):
+        _ask(environment, console)
+        _prove(environment, first, console)
+    with console.act("The fleet changes"):
+        kube.label_node(environment.node, ACCELERATOR_LABEL, SECOND)
+        console.say(f"the node's accelerator is now {SECOND}: another accelerator needs a table of its own")
+    second = _measure_and_serve(environment, follower, console, SECOND)
+    with console.act("What there is now"):
+        console.show(kube.kubectl("get", "speculativeservings"))
+        console.show(kube.kubectl("get", "jobs,configmaps,deployments,services", "-l", "specserve.dev/role"))
+        if first.config_map == second.config_map:
+            raise DemoError("both accelerators share one profile; each should have its own")
+        console.show(kube.kubectl("get", "events", "--sort-by=.lastTimestamp", "--field-selector",
+                                  f"involvedObject.kind=SpeculativeServing,involvedObject.name={SERVING}"))  # fmt: skip
+
+
+def _measure_and_serve(environment: Environment, follower: Follower, console: Console, product: str) -> Stored:
+    with console.act(f"Measuring on {product}"):
+        serving = follower.until(profiled(product), f"the profile of {product}", PROFILE_SECONDS)
+        stored = stored_profile(environment.kube, variant(serving, product)["profile"]["configMap"])
+        console.say(f"stored in ConfigMap {stored.config_map}")
+    console.show(report(stored.profile))
+    with console.act(f"Serving on {product}"):
+        follower.until(serves_profile(product), f"pods with the table of {product}", ROLLOUT_SECONDS)
+        shown = pod_config(environment.kube, SERVING)
+        console.say(f"the pod runs with --speculative-config {shown}" if shown else "the pod runs without speculation")
+        if shown != stored.speculative_config:
+            raise DemoError(f"the ConfigMap says {stored.speculative_config}")
+    return stored
+
+
+def stored_profile(kube: Kube, name: str) -> Stored:
+    """The profile in a ConfigMap."""
+    data = kube.get("configmap", name)["data"]
+    profile = Profile.model_validate_json(data["profile.json"])
+    return Stored(name, profile, data.get("speculative-config.json", ""))
+
+
+def pod_config(kube: Kube, serving: str) -> str:
+    """``--speculative-config`` of the running process in the serving pod; empty where it has none."""
+    pods = [p for p in kube.items("pods", "-l", f"specserve.dev/serving={serving}") if _ready(p)]
+    if not pods:
+        raise DemoError(f"no serving pod of {serving} is ready")
+    name = pods[0]["metadata"]["name"]
+    line = kube.kubectl("exec", name, "-c", "engine", "--", "cat", "/proc/1/cmdline").split("\0")
+    return next((a.removeprefix("--speculative-config=") for a in line if a.startswith("--speculative-config=")), "")
+
+
+def _ready(pod: Json) -> bool:
+    conditions = {c["type"]: c["status"] for c in pod["status"].get("conditions", ())}
+    return conditions.get("Ready") == "True" and "deletionTimestamp" not in pod["metadata"]
+
+
+def _ask(environment: Environment, console: Console) -> None:
+    url = environment.service_url(SERVING)
+    prompt = environment.heldout_prompts(1)[0]
+    answer = wait_for("an answer through the Service", lambda: _try(url, prompt), 60)
+    console.say(f"asked {url} (the Service's ClusterIP):")
+    console.show(f"  {prompt} »{answer.strip()}«")
+
+
+def _try(url: str, prompt: str) -> str:
+    try:
+        return traffic.complete(url, prompt)
+    except OSError:  # the endpoints follow readiness by a moment
+        return ""
+
+
+def _prove(environment: Environment, stored: Stored, console: Console) -> None:
+    """Compare what the engine drafts at the smallest and the largest batch size with the table."""
+    rows = served_rows(stored)
+    url = environment.service_url(SERVING)
+    for batch_size in (1, rows[-1].last if rows else 32):
+        expected = k_of(rows, batch_size)
+        seen = traffic.drafted_at(url, batch_size, environment.heldout_prompts(batch_size), tokens=700, seconds=5)
+        console.say(
+            f"batch size {batch_size:>2}: the table says K={expected}; the engine drafted "
+            f"{seen.draft_tokens:.0f} tokens in {seen.drafts:.0f} drafts: K={seen.k:g}"
+        )
+        if seen.k != expected:
+            raise DemoError("the engine does not follow the table")
+
+
+def served_rows(stored: Stored) -> tuple[Row, ...]:
+    """The rows by which an engine with this profile picks K: its table, or one row for the other verdicts."""
+    decision = stored.profile.decision
+    if decision.verdict == "Dynamic":
+        return decision.table
+    k = decision.static_k if decision.verdict == "Static" else 0
+    return (Row(first=1, last=max(row.last for row in decision.table), k=k),)
+
+
+def k_of(rows: tuple[Row, ...], batch_size: int) -> int:
+    """K of the row that holds ``batch_size``."""
+    return next(row.k for row in rows if row.first <= batch_size <= row.last)
+
+
+def last_words(environment: Environment, console: Console, began: float) -> str:
+    """Where the time went, and what to play on with."""
+    kubectl = environment.shell_hint
+    serving = environment.kube.serving(SERVING)
+    ready, summary = condition(serving, "Ready").get("status"), serving["status"].get("summary", "")
+    return "\n".join(
+        [
+            console.where_the_time_went(),
+            "",
+            f"Done in {time.monotonic() - began:.0f} s. {SERVING}: Ready={ready}: {summary}",
+            "Play on:",
+            f"  {kubectl}",
+            f"  kubectl get ss {SERVING} --watch                # and in another shell:",
+            f"  kubectl label node {environment.node} {ACCELERATOR_LABEL}={FIRST} --overwrite   # back: no third Job",
+            "Take it away: make demo-down",
+        ]
+    )
