@@ -1,0 +1,161 @@
+"""What the probe inside the engine and the profiler outside tell each other. Standard library only.
+
+The profiler writes a plan (which K to draft next), the probe writes one line per step and one per finished request:
+
+    S <time ns> <requests> <tokens> <K> <emitted> <prefills> <context>
+    R <verify steps> <tokens emitted in them> <request id>
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+PROBE_DIR_VARIABLE = "SPECSERVE_PROBE_DIR"
+PLAN_FILE, STEPS_FILE, LIMITS_FILE = "plan.json", "steps.log", "limits.json"
+
+
+class Step(NamedTuple):
+    """One step of the engine."""
+
+    time_ns: int
+    """Monotonic clock when the step's output had been taken in."""
+    requests: int
+    tokens: int
+    """Tokens scheduled: one per decoding request, its drafts, and prompt tokens."""
+    k: int
+    """K drafted at the end of this step, as scheduled. The step itself verifies the drafts of the one before."""
+    emitted: int
+    """Tokens that the decoding requests put out."""
+    prefills: int
+    """Requests that were not decoding: a prompt, a chunk of one, or a request taken up again."""
+    context: int
+    """Mean number of tokens of its requests, prompt and output."""
+
+    def line(self) -> str:
+        """The step as the probe writes it."""
+        return "S " + " ".join(map(str, self)) + "\n"
+
+
+class Finished(NamedTuple):
+    """One request that came to its end."""
+
+    verify_steps: int
+    tokens: int
+    """Tokens put out in its verify steps; the first token of a text is the prefill's."""
+    request_id: str
+
+    def line(self) -> str:
+        """The request as the probe writes it."""
+        return f"R {self.verify_steps} {self.tokens} {self.request_id}\n"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which K the next steps draft: one, or several in blocks of ``block_steps``, in random order and balanced."""
+
+    ks: tuple[int, ...]
+    block_steps: int = 1
+    batch_size: int | None = None
+    """Blocks advance at steps of this batch size only, so that no block is used up while prompts are prefilled."""
+    seed: int = 0
+
+    def to_json(self) -> str:
+        """The plan as ``write`` writes it."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """The plan in a file that ``write`` wrote."""
+        values = json.loads(text)
+        return cls(**{**values, "ks": tuple(values["ks"])})
+
+    def write(self, directory: Path) -> None:
+        """Puts the plan in force: from the next step on the probe follows it. Atomic."""
+        temporary = directory / (PLAN_FILE + ".new")
+        temporary.write_text(self.to_json(), encoding="utf-8")
+        temporary.replace(directory / PLAN_FILE)
+
+    def sequence(self) -> Iterator[int]:
+        """K of one block after the other, without end.
+
+        Every K comes once in a deck of ``ks``. The same K never comes twice in a row, so that blocks can be told apart.
+        """
+        shuffle = random.Random(self.seed)  # noqa: S311 - an order of measuring, no secret
+        deck: list[int] = []
+        last: int | None = None
+        while True:
+            deck = shuffle.sample(self.ks, len(self.ks))
+            if deck[0] == last and len(deck) > 1:
+                other = shuffle.randrange(1, len(deck))
+                deck[0], deck[other] = deck[other], deck[0]
+            last = deck[-1]
+            yield from deck
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the running engine can hold, as its own scheduler knows it."""
+
+    engine_version: str
+    scheduler: str
+    """``sync`` or ``async``."""
+    max_num_seqs: int
+    max_model_len: int
+    max_num_batched_tokens: int
+    max_num_scheduled_tokens: int
+    kv_cache_tokens: int
+    draft_slots: int
+    """Slots of the input batch that the drafter takes per request besides its K + 1 tokens."""
+    num_speculative_tokens: int
+    """Kmax of this boot; 0 without speculation."""
+
+    def write(self, directory: Path) -> None:
+        """Tells the profiler. Atomic."""
+        temporary = directory / (LIMITS_FILE + ".new")
+        temporary.write_text(json.dumps(asdict(self)), encoding="utf-8")
+        temporary.replace(directory / LIMITS_FILE)
+
+    @classmethod
+    def read(cls, directory: Path) -> Limits:
+        """What the probe wrote when the engine came up. Raises FileNotFoundError where no probe runs in the engine."""
+        return cls(**json.loads((directory / LIMITS_FILE).read_text(encoding="utf-8")))
+
+
+class StepLog:
+    """Reads what the probe appends. Each call of ``new`` gives what came since the last."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / STEPS_FILE
+        self._path.touch()
+        self._offset = 0
+        self._rest = b""
+
+    def new(self) -> tuple[list[Step], list[Finished]]:
+        """Steps and finished requests, each in order of time."""
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            content = file.read()
+        self._offset += len(content)
+        *lines, self._rest = (self._rest + content).split(b"\n")
+        steps, finished = [], []
+        for line in lines:
+            fields = line.decode().split()
+            if fields[0] == "S":
+                steps.append(Step(*map(int, fields[1:])))
+            else:
+                finished.append(Finished(int(fields[1]), int(fields[2]), fields[3]))
+        return steps, finished
+
+
+def probe_directory() -> Path:
+    """Where the probe of this process writes. Raises RuntimeError where the engine was not started by the profiler."""
+    directory = os.environ.get(PROBE_DIR_VARIABLE)
+    if not directory:
+        raise RuntimeError(f"{PROBE_DIR_VARIABLE} is not set: this scheduler works under the specserve profiler only")
+    return Path(directory)
