@@ -1,0 +1,3 @@
+module specserve.dev/dev/pause
+
+go 1.21
