@@ -3,90 +3,138 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
+import json
+import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
 
-import aiohttp
-from kubernetes.aio.client import ApiClient
 from kubernetes.aio.client.exceptions import ApiException
 from kubernetes.aio.leaderelection.electionconfig import Config
 from kubernetes.aio.leaderelection.leaderelection import LeaderElection
-from kubernetes.aio.leaderelection.resourcelock.leaselock import LeaseLock
+from kubernetes.aio.leaderelection.leaderelectionrecord import LeaderElectionRecord
+from kubernetes.aio.leaderelection.resourcelock.baselock import BaseLock
 
 from specserve_operator.api import names
+from specserve_operator.api.records import Json
 from specserve_operator.api.settings import Settings
+from specserve_operator.store.client import LEASES, ApiError, Client
+
+log = logging.getLogger(__name__)
 
 NAME = f"{names.MANAGER}-operator"
 CALL_SECONDS = 5.0
+_FAILED = (ApiError, TimeoutError)
 
-T = TypeVar("T")
 
+class PatientLock(BaseLock):  # type: ignore[misc]
+    """The Lease as leader election wants it; an unreachable API server is a failed try, not the end.
 
-class PatientLock(LeaseLock):  # type: ignore[misc]
-    """A lease lock for which an unreachable API server is a failed try, not the end.
-
-    The library's own lets connection errors through, and so ends the election with the first dropped connection.
+    Not the library's LeaseLock: that of 37.0 cannot create a Lease (its own validation refuses the call), and lets
+    connection errors through, which ends the election with the first dropped connection.
     """
 
-    async def get(self, name: str, namespace: str) -> tuple[bool, Any]:
+    def __init__(self, client: Client, namespace: str, identity: str) -> None:
+        super().__init__(NAME, namespace, identity)
+        self._client = client
+        self._lease: Json = {}
+        """As read last: an update is refused where somebody changed it since."""
+
+    async def get(self, name: str, namespace: str) -> tuple[bool, LeaderElectionRecord | ApiException]:
+        """(True, record), or (False, why not)."""
         try:
-            return await _in_time(super().get(name, namespace))
-        except _UNREACHABLE as error:
-            return False, ApiException(status=0, reason=repr(error))
+            async with asyncio.timeout(CALL_SECONDS):
+                lease = await self._client.get(LEASES, namespace, name)
+        except _FAILED as error:
+            return False, ApiException(reason=str(error) or repr(error))
+        if lease is None:
+            return False, ApiException(404, "NotFound", body=json.dumps({"code": 404}))
+        self._lease = lease
+        spec = lease.get("spec") or {}
+        fields = ("holderIdentity", "leaseDurationSeconds", "acquireTime", "renewTime")
+        return True, LeaderElectionRecord(*(str(spec[field]) if spec.get(field) else None for field in fields))
 
-    async def create(self, name: str, namespace: str, election_record: Any) -> bool:
-        return await _or_false(super().create(name, namespace, election_record))
+    async def create(self, name: str, namespace: str, election_record: LeaderElectionRecord) -> bool:
+        """Whether the Lease could be made."""
+        body = {
+            "apiVersion": LEASES.api_version,
+            "kind": LEASES.kind,
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": {"leaseTransitions": 0, **self._held(election_record, {})},
+        }
+        return await self._try("made", self._client.create(LEASES, body))
 
-    async def update(self, name: str, namespace: str, updated_record: Any) -> bool:
-        return await _or_false(super().update(name, namespace, updated_record))
+    async def update(self, name: str, namespace: str, updated_record: LeaderElectionRecord) -> bool:
+        """Whether the Lease could be taken or renewed."""
+        return await self._try("renewed", self._put(self._held(updated_record, self._lease.get("spec") or {})))
+
+    async def release(self) -> None:
+        """Give the Lease back, so that the next operator need not wait until it expires. Failing is no harm."""
+        found, record = await self.get(self.name, self.namespace)
+        if found and isinstance(record, LeaderElectionRecord) and record.holder_identity == self.identity:
+            await self._try("given back", self._put({"holderIdentity": ""}))
+
+    @staticmethod
+    def _held(record: LeaderElectionRecord, before: Json) -> Json:
+        # The times of the record are local and without a zone; nobody but people reads those of a Lease.
+        now = dt.datetime.now(dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        mine = before.get("holderIdentity") == record.holder_identity
+        return {
+            "holderIdentity": record.holder_identity,
+            "leaseDurationSeconds": int(record.lease_duration),
+            "acquireTime": before.get("acquireTime", now) if mine else now,
+            "renewTime": now,
+            "leaseTransitions": before.get("leaseTransitions", 0) + (not mine),
+        }
+
+    async def _put(self, spec: Json) -> Json:
+        version = self._lease["metadata"]["resourceVersion"]
+        body = {"metadata": {"resourceVersion": version}, "spec": spec}
+        return await self._client.patch(LEASES, self.namespace, self.name, body)
+
+    @staticmethod
+    async def _try(what: str, call: Awaitable[Json]) -> bool:
+        try:
+            async with asyncio.timeout(CALL_SECONDS):
+                await call
+        except _FAILED as error:
+            log.warning("the Lease could not be %s: %s", what, str(error) or repr(error))
+            return False
+        return True
 
 
-_UNREACHABLE = (aiohttp.ClientError, TimeoutError, OSError)
-
-
-async def _in_time(call: Awaitable[T]) -> T:
-    async with asyncio.timeout(CALL_SECONDS):
-        return await call
-
-
-async def _or_false(call: Awaitable[bool]) -> bool:
-    try:
-        return await _in_time(call)
-    except _UNREACHABLE:
-        return False
-
-
-async def lead(api_client: ApiClient, settings: Settings, work: Callable[[], Awaitable[None]]) -> None:
-    """Wait for the Lease, then run ``work`` while it is held. Returns when it is lost (``work`` is cancelled).
+async def lead(client: Client, settings: Settings, work: Callable[[], Awaitable[None]]) -> None:
+    """Wait for the Lease, then run ``work`` while it is held. Returns when it is lost; ``work`` has ended by then.
 
     Raises:
         Exception: whatever ``work`` raised.
     """
-    failure: BaseException | None = None
-    ended = asyncio.Event()
+    elected = asyncio.Event()
 
-    async def guarded() -> None:
-        nonlocal failure
-        try:
-            await work()
-        except Exception as error:
-            failure = error
-        finally:
-            ended.set()
+    async def begin() -> None:
+        elected.set()
 
     async def lost() -> None:
         return None
 
-    lock = PatientLock(NAME, settings.namespace, settings.identity, api_client)
+    async def serve() -> None:
+        await elected.wait()
+        await work()
+
+    lock = PatientLock(client, settings.namespace, settings.identity)
     seconds = settings.lease_seconds
-    election = LeaderElection(Config(lock, seconds, seconds * 2 / 3, seconds / 6, guarded, lost))
-    contest = asyncio.create_task(election.run(), name="election")
-    over = asyncio.create_task(ended.wait(), name="work ended")
+    election = LeaderElection(Config(lock, seconds, seconds * 2 / 3, seconds / 6, begin, lost))
+    tasks = {
+        asyncio.create_task(election.run(), name="election"),
+        # Not the election's own task for it: that one outlives an election that is cancelled.
+        asyncio.create_task(serve(), name="work"),
+    }
     try:
-        await asyncio.wait({contest, over}, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
     finally:
-        for task in (contest, over):
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(contest, over, return_exceptions=True)
-    if failure is not None:
-        raise failure
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if elected.is_set():
+            await lock.release()

@@ -7,7 +7,6 @@ import asyncio
 import logging
 import os
 import sys
-import threading
 from typing import Any
 
 import kopf
@@ -17,13 +16,15 @@ from specserve_operator.api import names
 from specserve_operator.api.settings import Settings
 from specserve_operator.lease import lead
 from specserve_operator.reconcile.reconciler import Reconciler
-from specserve_operator.store.client import Client
+from specserve_operator.store.client import SERVINGS, ApiError, Client
 from specserve_operator.store.mirror import Store
 from specserve_profiler.package import build_zip
 
 log = logging.getLogger("specserve")
 
 KOPF_SERVER_SECONDS, KOPF_CLIENT_SECONDS = 300, 310
+CRD_SECONDS = 2.0
+"""Pause between two looks for our kind."""
 
 
 class Operator:
@@ -33,22 +34,23 @@ class Operator:
         self._settings = settings
         self._reconciler: Reconciler | None = None
         self._task: asyncio.Task[None] | None = None
-        self.stop = threading.Event()
+        self.stop = asyncio.Event()
         self.failed = False
 
     def register(self, registry: kopf.OperatorRegistry) -> None:
         """Tell kopf what to call."""
-        kopf.on.startup(registry=registry)(self._start)
+        kopf.on.startup(registry=registry, errors=kopf.ErrorsMode.PERMANENT)(self._start)
         kopf.on.cleanup(registry=registry)(self._end)
         kopf.on.login(registry=registry)(_login)
         kopf.on.event(names.GROUP, names.VERSION, names.PLURAL, registry=registry)(self._wake)
 
     async def _start(self, settings: kopf.OperatorSettings, **_: Any) -> None:
         settings.posting.enabled = False
-        settings.scanning.disabled = True  # our CRD is there from the start; needs no right to watch all CRDs
+        settings.scanning.disabled = True  # needs no right to watch all CRDs; ``_kind_is_served`` waits for ours
         settings.watching.server_timeout = KOPF_SERVER_SECONDS
         settings.watching.client_timeout = KOPF_CLIENT_SECONDS
         client = await Client.connect()
+        await _kind_is_served(client)
         store = Store.empty()
         self._reconciler = Reconciler(client, store, self._settings, build_zip())
         self._task = asyncio.create_task(self._work(client, store, self._reconciler), name="specserve")
@@ -62,7 +64,7 @@ class Operator:
 
         try:
             async with client:
-                await lead(client.api_client, self._settings, serve)
+                await lead(client, self._settings, serve)
             log.error("the Lease is lost; stopping, so that two never act at once")
         except asyncio.CancelledError:
             raise
@@ -75,10 +77,23 @@ class Operator:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        self.stop.set()  # kopf's own task that waits for it would hold up the end
 
     async def _wake(self, namespace: str | None, name: str | None, **_: Any) -> None:
         if self._reconciler is not None and namespace and name:
             self._reconciler.wake(namespace, name)
+
+
+async def _kind_is_served(client: Client) -> None:
+    """Wait for our CRD: kopf looks for it once, and would never see one that comes later."""
+    while True:
+        try:
+            await client.list_page(SERVINGS, limit=1)
+        except ApiError as error:
+            log.warning("waiting for %s.%s: %s", names.PLURAL, names.GROUP, error)
+            await asyncio.sleep(CRD_SECONDS)
+        else:
+            return
 
 
 def _login(**kwargs: Any) -> kopf.ConnectionInfo | None:

@@ -21,7 +21,7 @@ class Accelerator:
     extra: tuple[tuple[str, str], ...] = ()
     """Labels of ``accelerators.identityLabels`` with their values."""
     selector: tuple[tuple[str, str], ...] = ()
-    """Node labels that all its nodes have and no other accelerator's nodes have."""
+    """Node labels by which its pods find its nodes."""
 
     def identity(self) -> dict[str, str]:
         """What a profile key hashes: filled fields only, so that new ones keep old keys."""
@@ -30,9 +30,9 @@ class Accelerator:
             "product": self.product,
             "partition": self.partition,
             "sharing": self.sharing,
-            **{f"label:{label}": value for label, value in self.extra},
         }
-        return {name: value for name, value in fields.items() if value}
+        filled = {name: value for name, value in fields.items() if value}
+        return filled | {f"label:{label}": value for label, value in self.extra}
 
     @property
     def slug(self) -> str:
@@ -59,6 +59,9 @@ class Accelerator:
         try:
             fields = json.loads(text)
             extra, selector = (tuple(sorted(fields.pop(name).items())) for name in ("extra", "selector"))
+            texts = (*fields.values(), *(part for pair in extra + selector for part in pair))
+            if not all(isinstance(part, str) for part in texts):
+                raise TypeError("texts only")
             return cls(**fields, extra=extra, selector=selector)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not an accelerator: {text[:200]!r}") from error

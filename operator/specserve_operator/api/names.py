@@ -9,7 +9,7 @@ PLURAL = "speculativeservings"
 MANAGER = "specserve"
 """Field manager of every apply, and the value of MANAGED_BY."""
 
-# Labels. The store asks the API server for MANAGED_BY=MANAGER only.
+# Labels. The store asks the API server for objects that have ROLE; a profile may be managed by anybody.
 MANAGED_BY = "app.kubernetes.io/managed-by"
 SERVING = f"{GROUP}/serving"
 """Name of the SpeculativeServing. On Deployment, Service and serving pods."""
@@ -26,7 +26,8 @@ ACCELERATOR = f"{GROUP}/accelerator"
 # Annotations.
 ATTEMPT = f"{GROUP}/attempt"
 REQUESTED_BY = f"{GROUP}/requested-by"
-"""On a Job: ``uid/generation`` of the resource that asked for it. A newer generation retries a failed Job at once."""
+"""On a Job: ``uid/digest`` of the resource that asked for it and of its spec, replicas apart. Another digest retries a
+failed Job at once; a generation would not do, because autoscalers raise it."""
 APPLIED_HASH = f"{GROUP}/applied-hash"
 """On a child: hash of what it was rendered from. It is rendered anew only when that changes, so that an upgrade of the
 operator restarts no pod."""

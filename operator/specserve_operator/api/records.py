@@ -51,6 +51,10 @@ def format_time(time: dt.datetime) -> str:
     return time.astimezone(dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def _time(text: str | None) -> dt.datetime | None:
+    return parse_time(text) if text else None
+
+
 _SUFFIXES = {
     **{suffix: Decimal(1000) ** power for power, suffix in enumerate(("n", "u", "m"), start=-3)},
     **{suffix: Decimal(1000) ** power for power, suffix in enumerate(("k", "M", "G", "T", "P", "E"), start=1)},
@@ -67,7 +71,7 @@ def parse_quantity(text: str | int) -> Decimal:
 
 def _whole(text: str, default: int) -> int:
     """A count from an annotation, which anybody may have edited."""
-    return int(text) if text.isdecimal() else default
+    return int(text) if text.isdecimal() and len(text) < 10 else default
 
 
 def _condition(obj: Json, kind: str) -> Json | None:
@@ -138,7 +142,7 @@ class Job:
             requested_by=annotations.get(names.REQUESTED_BY, ""),
             reprofile=annotations.get(names.REPROFILE, ""),
             owners=_owners(obj),
-            finished_at=parse_time(finished["lastTransitionTime"]) if finished else None,
+            finished_at=_time(finished.get("lastTransitionTime")) if finished else None,
             reason=finished.get("reason", "") if finished else "",
             message=finished.get("message", "") if finished else "",
             deleting="deletionTimestamp" in obj["metadata"],
@@ -162,6 +166,10 @@ class Pod:
     """Why it has not started: the scheduler's or the kubelet's message."""
     termination: str = ""
     """Termination message of the engine container."""
+    reason: str = ""
+    """Why the pod or its engine container ended, in the kubelet's word: ``DeadlineExceeded``, ``OOMKilled``."""
+    disrupted: bool = False
+    """Preempted, evicted or lost with its node: its end says nothing about what it ran."""
 
     @classmethod
     def read(cls, obj: Json) -> Pod:
@@ -169,9 +177,10 @@ class Pod:
         containers = status.get("containerStatuses") or ()
         engine: Json = next((c.get("state", {}) for c in containers if c["name"] == names.ENGINE_CONTAINER), {})
         scheduled, waiting = _condition(obj, "PodScheduled"), engine.get("waiting") or {}
-        reason = waiting.get("message") or waiting.get("reason", "")
+        wait = waiting.get("message") or waiting.get("reason", "")
         if scheduled is not None and scheduled["status"] == "False":
-            reason = scheduled.get("message", "")
+            wait = scheduled.get("message", "")
+        terminated = engine.get("terminated") or {}
         return cls(
             name=obj["metadata"]["name"],
             role=labels.get(names.ROLE, ""),
@@ -182,8 +191,10 @@ class Pod:
             phase=status.get("phase", "Pending"),
             ready=_is_true(_condition(obj, "Ready")),
             deleting="deletionTimestamp" in obj["metadata"],
-            waiting=reason,
-            termination=(engine.get("terminated") or {}).get("message", ""),
+            waiting=wait,
+            termination=terminated.get("message", ""),
+            reason=status.get("reason") or terminated.get("reason", ""),
+            disrupted=_is_true(_condition(obj, "DisruptionTarget")),
         )
 
 

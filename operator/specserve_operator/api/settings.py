@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,13 +27,14 @@ class Settings:
     identity: str = "local"
     """Name of this process in the Lease."""
     lease_seconds: int = 15
+    """How long a Lease counts that is not renewed."""
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str] = os.environ) -> Settings:
         """Read ``SPECSERVE_*`` variables.
 
         Raises:
-            ValueError: a variable is not a positive number; the message names it.
+            ValueError: a variable is no number that makes sense; the message names it.
         """
 
         def number(name: str, default: float) -> float:
@@ -40,17 +42,25 @@ class Settings:
             try:
                 value = float(text) if text else default
             except ValueError:
-                value = -1.0
-            if value <= 0:
+                value = math.nan
+            if not 0 < value < math.inf:
                 raise ValueError(f"{name}={text!r}: give a positive number")
             return value
+
+        def count(name: str, default: int, least: int) -> int:
+            value = number(name, default)
+            if value < least or value != int(value):
+                raise ValueError(f"{name}={env[name]!r}: give a whole number, at least {least}")
+            return int(value)
 
         return cls(
             variant_grace_seconds=number("SPECSERVE_VARIANT_GRACE_SECONDS", cls.variant_grace_seconds),
             retry_seconds=number("SPECSERVE_RETRY_SECONDS", cls.retry_seconds),
+            retry_limit_seconds=number("SPECSERVE_RETRY_LIMIT_SECONDS", cls.retry_limit_seconds),
             resync_seconds=number("SPECSERVE_RESYNC_SECONDS", cls.resync_seconds),
             priority_class=env.get("SPECSERVE_PRIORITY_CLASS", cls.priority_class),
-            workers=int(number("SPECSERVE_WORKERS", cls.workers)),
+            workers=count("SPECSERVE_WORKERS", cls.workers, 1),
             namespace=env.get("POD_NAMESPACE", cls.namespace),
             identity=env.get("POD_NAME", f"local-{os.getpid()}"),
+            lease_seconds=count("SPECSERVE_LEASE_SECONDS", cls.lease_seconds, 6),
         )

@@ -2,13 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from specserve_operator.api.serving import ServingSpec
+from specserve_operator.manifests.merge import MERGE_KEYS
 from specserve_operator.manifests.pod import engine_container
 from specserve_profiler import render
 
 Check = Callable[[ServingSpec], "str | None"]
+
+
+_LISTS = {**MERGE_KEYS, "nodeSelectorTerms": "", "matchExpressions": ""}
+_STRING_MAPS = frozenset({"nodeSelector", "limits", "requests", "matchLabels"})
+_OBJECTS = _STRING_MAPS | {"affinity", "nodeAffinity", "resources"}
+
+
+def template_has_shape(spec: ServingSpec) -> str | None:
+    """The CRD takes anything below podTemplate.spec, and the API server is asked only about what is made of it."""
+    return next(_faults("podTemplate.spec", spec.pod_template.get("spec") or {}), None)
+
+
+def _faults(path: str, part: dict[str, Any]) -> Iterator[str]:
+    for field, value in part.items():
+        where = f"{path}.{field}"
+        if value is None or path.rpartition(".")[2] in _STRING_MAPS:
+            continue
+        term = field.startswith("required") and path.endswith(".nodeAffinity")
+        if field in _LISTS:
+            yield from _faults_of_list(where, value, _LISTS[field])
+        elif isinstance(value, dict):
+            yield from _faults(where, value)
+        elif field in _OBJECTS or term:
+            yield f"{where}: must be an object"
+
+
+def _faults_of_list(path: str, items: Any, key: str) -> Iterator[str]:
+    shaped = isinstance(items, list) and all(
+        isinstance(item, dict) and (not key or isinstance(item.get(key), str | int)) for item in items
+    )
+    if not shaped:
+        yield f"{path}: must be a list of objects" + (f", each with its {key}" if key else "")
+        return
+    for index, item in enumerate(items):
+        yield from _faults(f"{path}[{index}]", item)
 
 
 def owned_arguments(spec: ServingSpec) -> str | None:
@@ -45,4 +82,6 @@ CHECKS: tuple[Check, ...] = (owned_arguments, method_takes_tables, python_path_i
 
 def refusal(spec: ServingSpec) -> str | None:
     """Why this spec cannot be served, all reasons at once; None where it can."""
+    if problem := template_has_shape(spec):  # the others could not look at it
+        return problem
     return "; ".join(problem for check in CHECKS if (problem := check(spec))) or None

@@ -10,9 +10,9 @@ from specserve_operator.api.accelerator import Accelerator
 from specserve_operator.api.records import Deployment, Json, parse_time
 from specserve_operator.decide import accept, identity, status, variants
 from specserve_operator.decide.model import Child, Plan, Snapshot
-from specserve_operator.decide.profiles import ProfileDesk, variant_inputs
+from specserve_operator.decide.profiles import ProfileDesk, ProfileView, variant_inputs
 from specserve_operator.decide.variants import Variant
-from specserve_operator.manifests import request
+from specserve_operator.manifests import profiling, request
 from specserve_operator.manifests import serving as manifests
 
 
@@ -23,11 +23,12 @@ def decide(snapshot: Snapshot) -> Plan:
     """
     serving = snapshot.serving
     if serving.deleting:  # its children follow by their owner references
-        return Plan(status=serving.status)
+        return Plan(status=serving.status, again_in=snapshot.settings.resync_seconds)
     problem = accept.refusal(serving.spec)
     if problem is not None:
         report = status.refused(snapshot, "InvalidSpec", problem)
-        return Plan(status=report, events=status.transitions(serving.status, report))
+        events = status.transitions(serving.status, report)
+        return Plan(status=report, events=events, again_in=snapshot.settings.resync_seconds)
     fleet = identity.survey(snapshot.nodes, serving.spec.accelerators, serving.spec.profile.driver_policy)
     found = _variants(snapshot, fleet)
     rollout = _rollout(snapshot, found)
@@ -100,17 +101,19 @@ def _rollout(snapshot: Snapshot, found: Iterable[Variant]) -> _Rollout:
 
     able = [v for v in present if v.deployment is not None or variants.target(spec, v) is not None]
     shares = variants.apportion(spec.replicas, [v.found.capacity if v.found else 0 for v in able])
-    replicas = {v.accelerator.slug: share for v, share in zip(able, shares, strict=True)}
+    replicas = {v.slug: share for v, share in zip(able, shares, strict=True)}
 
     apply: list[Json] = [] if _service_stands(snapshot) else [manifests.service(serving)]
     scale: list[tuple[str, int]] = []
     for variant in able:
-        share = replicas[variant.accelerator.slug]
+        share = replicas[variant.slug]
         arm = variants.target(spec, variant)
         if arm is not None and not _stands(snapshot, variant, arm):
             apply.append(manifests.deployment(serving, variant.accelerator, arm, share))
         elif variant.deployment is not None and variant.deployment.replicas != share:
             scale.append((variant.deployment.name, share))
+    bound = [v.deployment for v in kept if v.found is None and v.deployment is not None]
+    scale += [(d.name, spec.replicas) for d in bound if d.replicas > spec.replicas]
     ends = [v.missing_since + grace for v in kept if v.missing_since is not None]
     return _Rollout(
         kept=kept,
@@ -141,12 +144,19 @@ def _service_stands(snapshot: Snapshot) -> bool:
     return service.applied_hash in wanted.values() and service.generation == left
 
 
-def _unwanted_jobs(snapshot: Snapshot, views: Iterable[object]) -> list[tuple[Child, str]]:
-    """Running Jobs that this serving alone asked for and needs no more: an edit asked for another key."""
-    wanted = {getattr(view, "key", "") for view in views}
+def _unwanted_jobs(snapshot: Snapshot, views: Iterable[ProfileView]) -> list[tuple[Child, str]]:
+    """Unfinished Jobs that this serving alone waits for and needs no more.
+
+    One that runs is ended by an edit of the spec only: labels and allocatable devices come and go, as when a device
+    plugin restarts, and a measurement is dear.
+    """
+    wanted = {view.key for view in views}
+    asked = profiling.requested_by(snapshot.serving)
+    running = {pod.job for pod in snapshot.pods if pod.phase == "Running"}
     return [
         (Child("Job", job.name), job.uid)
         for job in snapshot.jobs
         if job.state == "Active" and not job.deleting
         and job.owners == {snapshot.serving.uid} and job.key not in wanted
+        and (job.requested_by != asked or job.name not in running)
     ]  # fmt: skip

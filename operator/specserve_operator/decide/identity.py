@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specserve_operator.api import names
 from specserve_operator.api.accelerator import Accelerator
@@ -99,16 +99,16 @@ class Fleet:
 def survey(nodes: Iterable[Node], spec: AcceleratorsSpec, driver_policy: str) -> Fleet:
     """Group the nodes that ``spec`` selects and that have its resource by accelerator, sorted by slug."""
     selected = [n for n in nodes if all(n.labels.get(k) == v for k, v in spec.node_selector.items())]
-    groups: dict[Accelerator, list[Node]] = {}
+    groups: dict[str, list[tuple[Accelerator, Node]]] = {}
     unusable = []
     for node in sorted(selected, key=lambda n: n.name):
         accelerator = _identify(node, spec)
         if isinstance(accelerator, Accelerator):
-            groups.setdefault(accelerator, []).append(node)
+            groups.setdefault(accelerator.slug, []).append((accelerator, node))
         else:
             unusable.append((node.name, accelerator))
-    found = (_describe(accelerator, members, spec, driver_policy) for accelerator, members in groups.items())
-    return Fleet(tuple(sorted(found, key=lambda f: f.accelerator.slug)), len(selected), tuple(unusable))
+    found = (_describe(groups[slug], spec, driver_policy) for slug in sorted(groups))
+    return Fleet(tuple(found), len(selected), tuple(unusable))
 
 
 def _identify(node: Node, spec: AcceleratorsSpec) -> Accelerator | str:
@@ -126,7 +126,11 @@ def _identify(node: Node, spec: AcceleratorsSpec) -> Accelerator | str:
     )  # fmt: skip
 
 
-def _describe(accelerator: Accelerator, nodes: list[Node], spec: AcceleratorsSpec, driver_policy: str) -> Found:
+def _describe(members: list[tuple[Accelerator, Node]], spec: AcceleratorsSpec, driver_policy: str) -> Found:
+    nodes = [node for _, node in members]
+    # Nodes of one accelerator may be labelled by several releases of a labeller: what all of them say selects them.
+    selector = set(members[0][0].selector).intersection(*(accelerator.selector for accelerator, _ in members))
+    accelerator = replace(members[0][0], selector=tuple(sorted(selector)))
     usable = [n for n in nodes if n.usable]
     settled = [n for n in usable if not upgrades_driver(n.labels)]
     # Nodes of one type may disagree while a fleet is upgraded: the driver of most of them counts.

@@ -87,5 +87,5 @@ class Plan:
     """(child, uid or empty)."""
     status: ServingStatus = field(default_factory=ServingStatus)
     events: tuple[Event, ...] = ()
-    again_in: float | None = None
+    again_in: float = 0.0
     """Seconds."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -28,7 +29,15 @@ class Stored:
     profile: Profile
     reprofile: str = ""
     inputs: KeyInputs | None = None
-    """None where somebody else put it there without them."""
+    """None where somebody else put it there without them, or in another version's form."""
+
+    @property
+    def speculates(self) -> bool:
+        """Whether an engine that serves by it drafts at all."""
+        decision = self.profile.decision
+        if decision.verdict == "Static":
+            return decision.static_k > 0
+        return decision.verdict == "Dynamic" and any(row.k for row in decision.table)
 
 
 @dataclass(frozen=True)
@@ -75,12 +84,18 @@ def _read(config_map: ConfigMap) -> Stored:
         raise ValueError(f"schema version {profile.schema_version}, this operator reads {SCHEMA_VERSION}")
     if profile.key != config_map.key:
         raise ValueError(f"it is of key {profile.key}, its label says {config_map.key}")
-    if profile.decision.verdict != "None" and names.SPECULATIVE_CONFIG not in config_map.data:
+    stored = Stored(config_map.name, profile, config_map.reprofile, _inputs(config_map))
+    if stored.speculates and names.SPECULATIVE_CONFIG not in config_map.data:
         raise ValueError(f"it has no {names.SPECULATIVE_CONFIG}")
-    inputs = config_map.data.get(names.KEY_INPUTS)
-    return Stored(
-        config_map.name, profile, config_map.reprofile, KeyInputs.model_validate_json(inputs) if inputs else None
-    )
+    return stored
+
+
+def _inputs(config_map: ConfigMap) -> KeyInputs | None:
+    # They only tell people what changed since: a profile without them is as good.
+    try:
+        return KeyInputs.model_validate_json(config_map.data.get(names.KEY_INPUTS, ""))
+    except ValidationError:
+        return None
 
 
 class ProfileDesk:
@@ -162,7 +177,8 @@ class _Case:
     def _running(self, job: Job) -> ProfileView:
         why = why_measure(self.used, self.inputs, self.requested)
         mine = self.snapshot.serving.uid in job.owners
-        pod = next((p for p in self.snapshot.pods if p.job == job.name and not p.deleting), None)
+        pods = (p for p in self.snapshot.pods if p.job == job.name and p.phase in ("Pending", "Running"))
+        pod = next((p for p in pods if not p.deleting), None)
         state: ProfileState = "Profiling"
         if pod is None:
             state, stage = "Queued", "its pod is being made"
@@ -185,11 +201,11 @@ class _Case:
         snapshot = self.snapshot
         if failure.reason == RESULT_LOST:  # no fault of anything that waiting would mend
             return self._start(job.attempt + 1, (*earlier, job), note=f"{failure.message}; ")
-        generation = f"{snapshot.serving.uid}/{snapshot.serving.generation}"
-        if job.requested_by.startswith(f"{snapshot.serving.uid}/") and job.requested_by != generation:
-            return self._start(job.attempt + 1, (*earlier, job))  # the spec was edited since
+        edited = job.requested_by != profiling.requested_by(snapshot.serving)
+        if edited and job.requested_by.startswith(f"{snapshot.serving.uid}/"):
+            return self._start(job.attempt + 1, (*earlier, job))
         due = (job.finished_at or snapshot.now) + dt.timedelta(seconds=retry_pause(snapshot, job.attempt))
-        if due <= snapshot.now:
+        if job.finished_at is None or due <= snapshot.now:
             return self._start(job.attempt + 1, (*earlier, job))
         message = (
             f"Job {job.name} (attempt {job.attempt}): {failure.message}"
@@ -217,22 +233,41 @@ class _Case:
 
 RESULT_LOST = "ResultLost"
 
+_ENDS = {
+    "DeadlineExceeded": ("TimedOut", "it did not end in time: raise profile.timeoutSeconds, or ask for less."),
+    "OOMKilled": ("OutOfMemory", "the engine ran out of memory (OOMKilled): raise its memory limit in podTemplate."),
+}
+"""Why a pod ended that left no message -> reason and message."""
+
 
 def _result_of(job: Job, pods: Iterable[Pod]) -> Profile | Failure:
     """What a finished Job left, read from the termination message of its pod."""
-    pod = next((p for p in pods if p.job == job.name and p.termination), None)
+    # A disrupted pod was replaced: what it left counts least.
+    own = sorted((p for p in pods if p.job == job.name), key=lambda p: p.disrupted)
+    pod = next((p for p in own if p.termination), None)
     if pod is None:
-        if job.state == "Succeeded":
-            return Failure(reason=RESULT_LOST, message=f"the pod of Job {job.name} was gone before its result was read")
-        reason = job.reason if job.reason.isalpha() else "JobFailed"
-        return Failure(reason=reason, message=f"{job.message or 'its pod left no message'}.")
+        return _no_result(job, own)
     try:
         result = decode(pod.termination)
     except TerminationError as error:
-        return Failure(reason="ResultInvalid", message=f"{error}; see the log of pod {pod.name}.")
+        return _failure("ResultInvalid", f"{error}; see the log of pod {pod.name}.")
     if isinstance(result, Profile) and result.key != job.key:
-        return Failure(reason="ResultInvalid", message=f"the result is of another key, {result.key}.")
+        return _failure("ResultInvalid", f"the result is of another key, {result.key}.")
     return result
+
+
+def _no_result(job: Job, pods: list[Pod]) -> Failure:
+    if job.state == "Succeeded":
+        return _failure(RESULT_LOST, f"the pod of Job {job.name} was gone before its result was read")
+    end = next((_ENDS[p.reason] for p in pods if p.reason in _ENDS), None)
+    return _failure(*(end or (job.reason, f"{job.message or 'its pod left no message'}.")))
+
+
+def _failure(reason: str, message: str) -> Failure:
+    """Whatever others wrote, in the bounds of the contract."""
+    return Failure(
+        reason=reason if re.fullmatch("[A-Z][A-Za-z]{1,63}", reason) else "JobFailed", message=message[:1500]
+    )
 
 
 def retry_pause(snapshot: Snapshot, attempt: int) -> float:

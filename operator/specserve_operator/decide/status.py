@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import exp, log
 from typing import Literal, NamedTuple
 
+from specserve_operator.api import names
 from specserve_operator.api.records import format_time
 from specserve_operator.api.serving import (
     AcceleratorStatus,
@@ -81,7 +82,11 @@ def refused(snapshot: Snapshot, reason: str, problem: str) -> ServingStatus:
 
 
 def _pods(snapshot: Snapshot) -> int:
-    return sum(p.serving == snapshot.serving.name and p.role == "serving" and not p.deleting for p in snapshot.pods)
+    return sum(
+        p.serving == snapshot.serving.name and p.role == names.ROLE_SERVING
+        and p.phase in ("Pending", "Running") and not p.deleting
+        for p in snapshot.pods
+    )  # fmt: skip
 
 
 def _selector(snapshot: Snapshot) -> str:
@@ -201,11 +206,11 @@ def _accelerator(variant: Variant, replicas: Mapping[str, int]) -> AcceleratorSt
     deployment, found = variant.deployment, variant.found
     stored = variant.view.stored if variant.view else variant.serving
     return AcceleratorStatus(
-        name=variant.accelerator.slug,
+        name=variant.slug,
         product=variant.accelerator.product,
         nodes=len(found.nodes) if found else 0,
         capacity=found.capacity if found else 0,
-        replicas=replicas.get(variant.accelerator.slug, deployment.replicas if deployment else 0),
+        replicas=replicas.get(variant.slug, deployment.replicas if deployment else 0),
         ready=deployment.ready if deployment else 0,
         serving=deployment.profile if deployment else "",
         table=short_table(stored.profile.decision.table) if stored else "",

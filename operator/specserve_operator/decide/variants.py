@@ -29,12 +29,19 @@ class Variant:
     missing_since: dt.datetime | None = None
 
     @property
+    def slug(self) -> str:
+        """Its name: of its accelerator, or what its Deployment remembers where no node has that any more."""
+        if self.found is None and self.deployment is not None:
+            return self.deployment.variant
+        return self.accelerator.slug
+
+    @property
     def arm(self) -> Arm | None:
         """What a newly rendered Deployment would serve; None where nothing is to be rendered: see ``target``."""
         if self.view is None or self.view.stored is None:
             return None
         stored = self.view.stored
-        return Arm("Profile", stored.config_map, speculates=stored.profile.decision.verdict != "None")
+        return Arm("Profile", stored.config_map, speculates=stored.speculates)
 
 
 def target(spec: ServingSpec, variant: Variant) -> Arm | None:

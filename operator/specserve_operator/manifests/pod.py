@@ -26,7 +26,7 @@ def render(spec: ServingSpec, accelerator: Accelerator, meta: Json, required: Js
         required: pod spec that must be there, its containers by name.
     """
     template = merge(merge({"spec": _defaults()}, spec.pod_template), {"metadata": meta, "spec": required})
-    template["spec"] = _place(merge(template["spec"], _device(spec)), accelerator)
+    template["spec"] = _place(merge(template["spec"], _device(spec)), spec, accelerator)
     return template
 
 
@@ -66,20 +66,23 @@ def _device(spec: ServingSpec) -> Json:
     return {"containers": [{"name": names.ENGINE_CONTAINER, "resources": amount}]}
 
 
-def _place(pod: Json, accelerator: Accelerator) -> Json:
-    placed = merge(pod, {"nodeSelector": dict(accelerator.selector)})
-    if names.ACCELERATOR in dict(accelerator.selector):
-        return placed
-    # A node renamed by hand is another accelerator, whatever its vendor's labels say.
-    return _require(placed, {"key": names.ACCELERATOR, "operator": "DoesNotExist"})
+def _place(pod: Json, spec: ServingSpec, accelerator: Accelerator) -> Json:
+    """On the selected nodes that have ``accelerator``, and on no others."""
+    labels = {**spec.accelerators.node_selector, **dict(accelerator.selector)}
+    # A node renamed by hand is another accelerator, whatever its vendor's labels say; so is one that has a label of
+    # identityLabels where the nodes of this one have none.
+    absent = [label for label in (names.ACCELERATOR, *spec.accelerators.identity_labels) if label not in labels]
+    expressions: list[Json] = [{"key": label, "operator": "DoesNotExist"} for label in absent]
+    placed = merge(pod, {"nodeSelector": labels})
+    return _require(placed, expressions) if expressions else placed
 
 
-def _require(pod: Json, expression: Json) -> Json:
-    """Add a node requirement to *every* term: terms are alternatives, and one without it would be a way round."""
+def _require(pod: Json, expressions: list[Json]) -> Json:
+    """Add node requirements to *every* term: terms are alternatives, and one without them would be a way round."""
     path = ("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
     found: Any = pod
     for field in path:
         found = (found or {}).get(field)
     terms = (found or {}).get("nodeSelectorTerms") or [{}]
-    fenced = [{**term, "matchExpressions": [*term.get("matchExpressions", ()), expression]} for term in terms]
+    fenced = [{**term, "matchExpressions": [*(term.get("matchExpressions") or ()), *expressions]} for term in terms]
     return merge(pod, {path[0]: {path[1]: {path[2]: {"nodeSelectorTerms": fenced}}}})

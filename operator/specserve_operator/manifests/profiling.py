@@ -11,7 +11,7 @@ from specserve_operator.api.accelerator import Accelerator
 from specserve_operator.api.records import Json, format_time
 from specserve_operator.api.serving import SpeculativeServing
 from specserve_operator.manifests import pod, request
-from specserve_operator.manifests.common import metadata, owner_reference
+from specserve_operator.manifests.common import digest, metadata, owner_reference
 from specserve_profiler import render
 from specserve_profiler.contract import KeyInputs, Profile, Row, canonical_json
 
@@ -26,6 +26,9 @@ STAY_AWAY = {
     "kuma.io/sidecar-injection": "disabled",
 }
 """Asks service meshes not to inject: a sidecar would share the termination message's space, and never ends."""
+
+SERVING_ONLY = frozenset({"ports", "livenessProbe", "startupProbe", "lifecycle"})
+"""What a podTemplate says of an engine that serves: probes would end the profiler, a host port would never be free."""
 
 
 def package_name(package: bytes) -> str:
@@ -42,6 +45,12 @@ def package(namespace: str, content: bytes) -> Json:
         "immutable": True,
         "binaryData": {names.PACKAGE_ZIP: base64.b64encode(content).decode()},
     }
+
+
+def requested_by(serving: SpeculativeServing) -> str:
+    """Who asks for a Job, and with which spec: see ``names.REQUESTED_BY``."""
+    spec = serving.spec.model_dump(mode="json", exclude_defaults=True, exclude={"replicas", "rollout"})
+    return f"{serving.uid}/{digest(spec)}"
 
 
 def job(
@@ -75,12 +84,14 @@ def job(
         required["priorityClassName"] = priority_class
     template = pod.render(spec, accelerator, pod_meta, required)
     # An ordinary sidecar never ends, and would keep the Job from completing; native ones are init containers.
-    template["spec"]["containers"] = [pod.engine_container(template)]
+    engine = pod.engine_container(template)
+    template["spec"]["containers"] = [{field: engine[field] for field in engine if field not in SERVING_ONLY}]
     annotations = {
         names.ATTEMPT: str(attempt),
-        names.REQUESTED_BY: f"{serving.uid}/{serving.generation}",
-        names.REPROFILE: serving.annotations.get(names.REPROFILE, ""),
+        names.REQUESTED_BY: requested_by(serving),
     }
+    if names.REPROFILE in serving.annotations:
+        annotations[names.REPROFILE] = serving.annotations[names.REPROFILE]
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -120,7 +131,6 @@ def _container(serving: SpeculativeServing, key: str) -> Json:
         "name": names.ENGINE_CONTAINER,
         "image": spec.engine.image,
         "command": [request.python_of(spec), "-m", "specserve_profiler", "job"],
-        "args": [],
         "env": [
             {"name": "PYTHONPATH", "value": path},
             {"name": "PYTHONUNBUFFERED", "value": "1"},

@@ -43,7 +43,7 @@ def deployment_hash(serving: SpeculativeServing, accelerator: Accelerator, arm: 
         mode="json",
         exclude_defaults=True,
         include={"model", "speculation", "engine", "accelerators", "pod_template", "rollout"},
-        exclude={"speculation": {"before_profile"}, "accelerators": {"node_selector"}},
+        exclude={"speculation": {"before_profile"}},
     )
     if arm.kind != "Static":
         spec["speculation"].pop("static_tokens", None)

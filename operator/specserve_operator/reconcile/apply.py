@@ -37,8 +37,7 @@ async def carry_out(client: Client, snapshot: Snapshot, plan: Plan, applied: Mut
     for obj in plan.apply:
         child = Child(obj["kind"], obj["metadata"]["name"])
         log.info("apply %s %s/%s", child.kind, serving.namespace, child.name)
-        answer = await client.apply(RESOURCES[child.kind], obj)
-        applied[child] = _generation(answer)
+        applied[child] = _generation(await _apply(client, snapshot, obj))
     for name, replicas in plan.scale:
         log.info("scale Deployment %s/%s to %d", serving.namespace, name, replicas)
         answer = await client.patch(DEPLOYMENTS, serving.namespace, name, {"spec": {"replicas": replicas}})
@@ -57,6 +56,29 @@ def _generation(obj: Json) -> int:
     """What tells that somebody else edited a child: its generation, or its version where it has none."""
     meta = obj["metadata"]
     return int(meta.get("generation") or meta["resourceVersion"])
+
+
+async def _apply(client: Client, snapshot: Snapshot, obj: Json) -> Json:
+    resource, meta = RESOURCES[obj["kind"]], obj["metadata"]
+    known = {d.name for d in snapshot.deployments} | {s.name for s in snapshot.services}
+    if meta["name"] not in known:
+        await _refuse_foreign(client, obj)
+    # To a bad podTemplate an apply answers 500 without a reason; a strict POST says what is wrong with it.
+    try:
+        await client.create(resource, obj, dry_run=True)
+    except ApiError as error:
+        if error.reason != "AlreadyExists":
+            raise
+    return await client.apply(resource, obj)
+
+
+async def _refuse_foreign(client: Client, obj: Json) -> None:
+    """A forced apply would take over whatever has the name: it must be nobody else's."""
+    meta = obj["metadata"]
+    found = await client.get(RESOURCES[obj["kind"]], meta["namespace"], meta["name"])
+    if found is not None and (found["metadata"].get("labels") or {}).get(names.MANAGED_BY) != names.MANAGER:
+        what = f"{obj['kind']} {meta['namespace']}/{meta['name']}"
+        raise ApiError(422, "NotOurs", f"{what} is there already, not made by specserve: rename it or this resource")
 
 
 async def _create(client: Client, obj: Json) -> bool:

@@ -72,7 +72,7 @@ class Reconciler:
                     self._queue.done(key, again)
 
     async def reconcile(self, key: Ref) -> float | None:
-        """One round for one serving. Returns the seconds to the next, or None where it is gone.
+        """One round for one serving. Returns the seconds to the next, or None where the serving is gone.
 
         Raises:
             ApiError: something could not be read or written.

@@ -62,6 +62,7 @@ CONFIG_MAPS = Resource("v1", "ConfigMap", "configmaps")
 EVENTS = Resource("v1", "Event", "events")
 DEPLOYMENTS = Resource("apps/v1", "Deployment", "deployments")
 JOBS = Resource("batch/v1", "Job", "jobs")
+LEASES = Resource("coordination.k8s.io/v1", "Lease", "leases")
 SERVINGS = Resource(names.API_VERSION, names.KIND, names.PLURAL)
 
 RESOURCES = {r.kind: r for r in (NODES, PODS, SERVICES, CONFIG_MAPS, EVENTS, DEPLOYMENTS, JOBS, SERVINGS)}
@@ -97,11 +98,6 @@ class Client:
             await config.load_kube_config(client_configuration=configuration)
         return cls(configuration)
 
-    @property
-    def api_client(self) -> ApiClient:
-        """For parts of the client library that want it, such as leader election."""
-        return self._api
-
     async def __aenter__(self) -> Client:
         return self
 
@@ -128,12 +124,19 @@ class Client:
         meta = answer["metadata"]
         return Page(answer.get("items") or [], meta["resourceVersion"], meta.get("continue", ""))
 
-    async def create(self, resource: Resource, obj: Json) -> Json:
-        """POST. Raises ApiError with reason ``AlreadyExists`` where the name is taken."""
+    async def create(self, resource: Resource, obj: Json, *, dry_run: bool = False) -> Json:
+        """POST, refused for fields that the API server does not know.
+
+        Raises:
+            ApiError: with reason ``AlreadyExists`` where the name is taken; the object is fine then.
+        """
         meta = obj["metadata"]
-        return await self._call(
-            "POST", resource.path(meta.get("namespace", "")), {"fieldManager": names.MANAGER}, body=obj
-        )
+        query = {
+            "fieldManager": names.MANAGER,
+            "fieldValidation": "Strict",
+            "dryRun": "All" if dry_run else "",
+        }
+        return await self._call("POST", resource.path(meta.get("namespace", "")), query, body=obj)
 
     async def apply(self, resource: Resource, obj: Json) -> Json:
         """Forced server-side apply under specserve's one field manager."""
