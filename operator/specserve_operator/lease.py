@@ -59,7 +59,7 @@ class PatientLock(BaseLock):  # type: ignore[misc]
             "apiVersion": LEASES.api_version,
             "kind": LEASES.kind,
             "metadata": {"name": name, "namespace": namespace},
-            "spec": {"leaseTransitions": 0, **self._held(election_record, {})},
+            "spec": {**self._held(election_record, {}), "leaseTransitions": 0},
         }
         return await self._try("made", self._client.create(LEASES, body))
 

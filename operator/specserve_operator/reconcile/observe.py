@@ -15,7 +15,13 @@ from specserve_operator.store.mirror import Store
 
 
 async def observe(
-    client: Client, store: Store, settings: Settings, package: bytes, obj: Json, applied: Mapping[Child, int]
+    client: Client,
+    store: Store,
+    settings: Settings,
+    package: bytes,
+    obj: Json,
+    applied: Mapping[Child, int],
+    now: dt.datetime,
 ) -> Snapshot:
     """The snapshot for one serving.
 
@@ -30,7 +36,7 @@ async def observe(
     serving = SpeculativeServing.read(obj)
     space = serving.namespace
     return Snapshot(
-        now=dt.datetime.now(dt.timezone.utc),
+        now=now,
         settings=settings,
         serving=serving,
         package=package,

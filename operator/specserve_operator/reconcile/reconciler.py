@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import logging
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import ValidationError
@@ -26,11 +28,18 @@ REFUSALS = {400, 403, 422}
 """Statuses by which the API server says that an object of ours is wrong; trying again changes nothing."""
 
 
+def _utc() -> dt.datetime:
+    return dt.datetime.now(dt.timezone.utc)
+
+
 class Reconciler:
     """Workers over one queue. ``wake`` may be called at any time; work begins with ``run``."""
 
-    def __init__(self, client: Client, store: Store, settings: Settings, package: bytes) -> None:
+    def __init__(
+        self, client: Client, store: Store, settings: Settings, package: bytes, clock: Callable[[], dt.datetime] = _utc
+    ) -> None:
         self._client, self._store, self._settings, self._package = client, store, settings, package
+        self._clock = clock
         self._queue = WorkQueue()
         self._applied: defaultdict[Ref, dict[Child, int]] = defaultdict(dict)
         for mirror in store.mirrors:
@@ -82,7 +91,8 @@ class Reconciler:
         if obj is None:
             return None
         applied = self._applied[key]
-        snapshot = await observe(self._client, self._store, self._settings, self._package, obj, applied)
+        now = self._clock()
+        snapshot = await observe(self._client, self._store, self._settings, self._package, obj, applied, now)
         plan = decide(snapshot)
         failure: ApiError | None = None
         report, events = plan.status, plan.events

@@ -1,0 +1,126 @@
+"""What is refused before anything is made of it, with the way out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.builders import spec
+
+from specserve_operator.decide.accept import refusal
+
+
+def engine(**fields: Any) -> dict[str, Any]:
+    return {"podTemplate": {"spec": {"containers": [{"name": "engine", **fields}]}}}
+
+
+def test_a_usual_spec_is_accepted() -> None:
+    assert refusal(spec()) is None
+    assert refusal(spec({"engine.args": ["--gpu-memory-utilization=0.9", "--enforce-eager"]})) is None
+
+
+@pytest.mark.parametrize(
+    ("edits", "expected"),
+    [
+        pytest.param(
+            {"engine.args": ["-sc", "{}"]},
+            "engine.args: -sc: specserve sets -sc itself: set speculation; its table is measured",
+            id="owned flag",
+        ),
+        pytest.param(
+            {"engine.args": ["--max_num_seqs=8"]},
+            "engine.args: --max_num_seqs=8: specserve sets --max-num-seqs itself: set engine.maxNumSeqs",
+            id="owned flag in another spelling",
+        ),
+        pytest.param(
+            engine(env=[{"name": "PYTHONPATH", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]),
+            "podTemplate: env PYTHONPATH of container engine: give a literal value; specserve adds the profiler to it",
+            id="PYTHONPATH by reference",
+        ),
+        pytest.param(
+            engine(image="mine", args=["x"]),
+            "podTemplate: container engine: move image, args to spec.engine",
+            id="engine twice",
+        ),
+        pytest.param(
+            {"podTemplate": {"spec": {"containers": "engine"}}},
+            "podTemplate.spec.containers: must be a list of objects, each with its name",
+            id="containers is a text",
+        ),
+        pytest.param(
+            {"podTemplate": {"spec": {"containers": [{"image": "x"}]}}},
+            "podTemplate.spec.containers: must be a list of objects, each with its name",
+            id="container without a name",
+        ),
+        pytest.param(
+            engine(env=[{"name": "A", "value": "1"}, "B=2"]),
+            "podTemplate.spec.containers[0].env: must be a list of objects, each with its name",
+            id="env as a shell would have it",
+        ),
+        pytest.param(
+            engine(resources=["cpu"]),
+            "podTemplate.spec.containers[0].resources: must be an object",
+            id="resources is a list",
+        ),
+        pytest.param(
+            engine(resources={"limits": "cpu=2"}),
+            "podTemplate.spec.containers[0].resources.limits: must be an object",
+            id="limits is a text",
+        ),
+        pytest.param(
+            {"podTemplate": {"spec": {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": []}}}}},
+            "podTemplate.spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution: must be an object",
+            id="node affinity written like pod affinity",
+        ),
+        pytest.param(
+            {
+                "podTemplate": {
+                    "spec": {
+                        "affinity": {
+                            "nodeAffinity": {
+                                "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": ["zone-a"]}
+                            }
+                        }
+                    }
+                }
+            },
+            "podTemplate.spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms:"
+            " must be a list of objects",
+            id="terms are texts",
+        ),
+    ],
+)  # fmt: skip
+def test_refusals_name_the_field_and_the_way_out(edits: dict[str, Any], expected: str) -> None:
+    assert refusal(spec(edits)) == expected
+
+
+@pytest.mark.parametrize(
+    "pod_spec",
+    [
+        {"containers": None, "volumes": None, "affinity": None},
+        {"nodeSelector": {"env": "production", "ports": "many"}},
+        {
+            "affinity": {
+                "podAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": [
+                        {"topologyKey": "zone", "labelSelector": {"matchLabels": {"volumes": "x"}}}
+                    ]
+                }
+            }
+        },
+        {"tolerations": [{"operator": "Exists"}], "unheardOf": {"field": 1}},
+    ],
+)
+def test_what_only_looks_odd_is_left_to_the_api_server(pod_spec: dict[str, Any]) -> None:
+    assert refusal(spec({"podTemplate": {"spec": pod_spec}})) is None
+
+
+def test_all_reasons_are_told_at_once() -> None:
+    problem = refusal(spec({"engine.args": ["--port=1", "--host=h"], **engine(image="mine")}))
+
+    assert problem is not None
+    assert problem.split("; ") == [
+        "engine.args: --port=1: specserve sets --port itself: specserve chooses the port",
+        "engine.args: --host=h: specserve sets --host itself: specserve chooses the address",
+        "podTemplate: container engine: move image to spec.engine",
+    ]

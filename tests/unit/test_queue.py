@@ -1,0 +1,143 @@
+"""The work queue: what is woken is looked at, once, and not by two at a time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from specserve_operator.api.records import Ref
+from specserve_operator.reconcile.queue import WorkQueue
+
+A, B = Ref("team", "a"), Ref("team", "b")
+
+
+async def nothing_to_take(queue: WorkQueue) -> bool:
+    try:
+        await asyncio.wait_for(queue.take(), 0.02)
+    except TimeoutError:
+        return True
+    return False
+
+
+async def test_many_wakes_are_one() -> None:
+    queue = WorkQueue()
+    for ref in (A, A, B, A):
+        queue.wake(ref)
+
+    assert [await queue.take(), await queue.take()] == [A, B]
+    assert await nothing_to_take(queue)
+
+
+async def test_what_is_woken_while_it_runs_runs_once_more_and_not_at_the_same_time() -> None:
+    queue = WorkQueue()
+    queue.wake(A)
+    await queue.take()
+    queue.wake(A)
+    queue.wake(A)
+
+    assert await nothing_to_take(queue)
+    queue.done(A, again_in=60)
+    assert await queue.take() == A
+    queue.done(A, again_in=60)
+    assert await nothing_to_take(queue)
+
+
+async def test_a_key_comes_again_after_its_time() -> None:
+    queue = WorkQueue()
+    queue.wake(A)
+    await queue.take()
+    queue.done(A, again_in=0.05)
+
+    assert await nothing_to_take(queue)
+    assert await asyncio.wait_for(queue.take(), 1) == A
+
+
+async def test_a_wake_does_not_wait_for_the_time() -> None:
+    queue = WorkQueue()
+    queue.wake_after(A, 60)
+    queue.wake(A)
+
+    assert await asyncio.wait_for(queue.take(), 0.5) == A
+    queue.done(A, again_in=None)
+    assert await nothing_to_take(queue)  # the timer is gone, too
+
+
+async def test_pauses_double_up_to_a_minute_and_end_with_success() -> None:
+    queue = WorkQueue()
+    pauses = []
+    for _ in range(9):
+        queue.wake(A)
+        await queue.take()
+        pauses.append(queue.failed(A))
+    assert pauses == [0.5, 1, 2, 4, 8, 16, 32, 60, 60]
+
+    queue.wake(A)
+    await queue.take()
+    queue.done(A, again_in=None)
+    queue.wake(A)
+    await queue.take()
+    assert queue.failed(A) == 0.5
+
+
+async def test_a_key_that_failed_comes_again_by_itself() -> None:
+    queue = WorkQueue()
+    queue.wake(A)
+    await queue.take()
+    queue.failed(A)
+
+    assert await asyncio.wait_for(queue.take(), 2) == A
+
+
+async def test_what_a_failing_round_wakes_does_not_undercut_its_pause() -> None:
+    queue = WorkQueue()
+    queue.wake(A)
+    await queue.take()
+    queue.wake(A)
+    queue.failed(A)
+
+    assert await nothing_to_take(queue)
+
+
+async def test_a_forgotten_key_is_known_no_more() -> None:
+    queue = WorkQueue()
+    queue.wake(A)
+    queue.wake(B)
+    assert queue.known == {A, B}
+
+    queue.forget(await queue.take())
+    assert queue.known == {B}
+
+
+async def test_a_key_woken_while_it_is_being_forgotten_is_not_lost() -> None:
+    queue = WorkQueue()
+    queue.wake(A)
+    await queue.take()
+    queue.wake(A)
+    queue.forget(A)
+
+    assert await asyncio.wait_for(queue.take(), 0.5) == A
+
+
+async def test_two_workers_share_the_keys() -> None:
+    queue = WorkQueue()
+    refs = [Ref("team", f"s{i}") for i in range(20)]
+    seen: list[Ref] = []
+
+    async def work() -> None:
+        while True:
+            ref = await queue.take()
+            seen.append(ref)
+            await asyncio.sleep(0)
+            queue.done(ref, None)
+
+    workers = [asyncio.create_task(work()) for _ in range(2)]
+    for ref in refs:
+        queue.wake(ref)
+    await asyncio.sleep(0.05)
+    for worker in workers:
+        worker.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await workers[0]
+
+    assert sorted(seen) == sorted(refs)
