@@ -26,7 +26,9 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     console = Console()
     try:
-        return {"run": _run, "down": _down, "prepare": lambda c: _prepare(c, options.engine)}[options.command](console)
+        if options.command == "run":
+            return _run(console)
+        return _down(console) if options.command == "down" else _prepare(console, engine_only=options.engine)
     except (DemoError, DevclusterError, RuntimeError, TimeoutError) as error:
         return main_guard(error)
     except KeyboardInterrupt:
@@ -41,7 +43,7 @@ def _run(console: Console) -> int:
     return 0
 
 
-def _prepare(console: Console, engine_only: bool) -> int:
+def _prepare(console: Console, *, engine_only: bool) -> int:
     environment.ensure_engine_parts(console)
     if not engine_only:
         environment.ensure_cluster_parts(console)

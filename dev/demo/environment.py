@@ -9,17 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from demopair.provide import ensure_pair
-from devcluster.enginevenv import ensure_engine
-
 from demo.console import Console, DemoError, Told
 from demo.kube import Kube, wait_for
 from demopair.cache import built_pair
+from demopair.provide import ensure_pair
 from devcluster import Cluster, DevclusterError
 from devcluster import take_down as take_cluster_down
 from devcluster.binaries import ensure_binaries
 from devcluster.cache import Progress
-from devcluster.images import build_image
+from devcluster.enginevenv import ensure_engine
+from devcluster.images import RECIPES
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "cpu-demo.yaml"
@@ -29,7 +28,7 @@ ACCELERATOR_LABEL = "specserve.dev/accelerator"
 DEVICE = "specserve.dev/demo-device"
 OPERATOR_NAMESPACE = "specserve-system"
 RELEASE = "specserve"
-IMAGES = ("operator", "demo-engine")
+
 GRACE_SECONDS = 10
 
 
@@ -95,8 +94,8 @@ def ensure_cluster_parts(console: Console) -> None:
     """The cluster's programs and the images, from the cache or made now."""
     progress = Told(console)
     ensure_binaries(progress, helm=True)
-    for name in IMAGES:
-        build_image(name, progress)
+    for name in RECIPES:
+        RECIPES[name](progress)
 
 
 def prepare(console: Console, namespace: str = "default", grace_seconds: int = GRACE_SECONDS) -> Environment:
@@ -117,11 +116,11 @@ def prepare(console: Console, namespace: str = "default", grace_seconds: int = G
         node = _this_machines_node(kube)
         console.say(f"node {node} is Ready")
     with console.act("Images and chart"):
-        _load_images(cluster, progress, console)
+        archives = _load_images(cluster, progress, console)
         for name, target in (("venv", engine.venv), ("python", engine.base_prefix), ("models", pair.folder)):
             _link(name, target, cluster)
         _offer_device(kube, node)
-        _install(kube, grace_seconds, console)
+        _install(kube, archives["operator"].parent.name, grace_seconds, console)
         if namespace != "default":
             kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
     return Environment(kube, node, cluster)
@@ -153,13 +152,14 @@ def _this_machines_node(kube: Kube) -> str:
     )
 
 
-def _load_images(cluster: Cluster | None, progress: Progress, console: Console) -> None:
-    for name in IMAGES:
-        archive = build_image(name, progress)
+def _load_images(cluster: Cluster | None, progress: Progress, console: Console) -> dict[str, Path]:
+    archives = {name: make(progress) for name, make in RECIPES.items()}
+    for archive in archives.values():
         if cluster is not None:
             cluster.load_image(archive)
         else:
             console.say(f"load {archive} into the nodes of your cluster if it does not have this image yet")
+    return archives
 
 
 def _link(name: str, target: Path, cluster: Cluster | None) -> None:
@@ -178,8 +178,9 @@ def _offer_device(kube: Kube, node: str) -> None:
     kube.kubectl("patch", "node", node, "--subresource=status", "--type=json", f"--patch={json.dumps(patch)}")
 
 
-def _install(kube: Kube, grace_seconds: int, console: Console) -> None:
+def _install(kube: Kube, image: str, grace_seconds: int, console: Console) -> None:
     values = {
+        "podAnnotations": {"specserve.dev/image": image},  # the tag stays: this restarts the pod for another image
         "image": {"repository": "specserve.local/operator", "tag": "dev", "pullPolicy": "IfNotPresent"},
         "operator": {"variantGraceSeconds": grace_seconds},
     }

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import os
 import sys
-from typing import Any
+from typing import Any, cast
 
 import kopf
 
@@ -133,6 +133,7 @@ def cli(argv: list[str] | None = None) -> int:
         registry=registry,
         clusterwide=True,
         standalone=True,
+        identity=cast(Any, settings.identity),  # its own guess fails for a user id without a name
         liveness_endpoint=options.health,
         stop_flag=operator.stop,
     )
