@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import logging
 import os
 import sys
@@ -98,7 +99,12 @@ async def _kind_is_served(client: Client) -> None:
 
 def _login(**kwargs: Any) -> kopf.ConnectionInfo | None:
     # Not through a client library: kopf would load its synchronous half for this alone.
-    return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
+    found = kopf.login_with_service_account(**kwargs)
+    if found is None:
+        return kopf.login_with_kubeconfig(**kwargs)
+    # By the address that the kubelet gives every pod; kopf's name for it needs a cluster DNS.
+    host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
+    return dataclasses.replace(found, server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}")
 
 
 def cli(argv: list[str] | None = None) -> int:
@@ -122,6 +128,7 @@ def cli(argv: list[str] | None = None) -> int:
     )
     # At its end kopf lists every stream that it watched, in one line of up to hundreds of kB.
     logging.getLogger("kopf").setLevel(logging.WARNING)
+    logging.getLogger("aiohttp.access").setLevel(logging.WARNING)  # the kubelet's probes
     try:
         settings = Settings.from_environment()
     except ValueError as error:

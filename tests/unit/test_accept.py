@@ -14,6 +14,11 @@ def engine(**fields: Any) -> dict[str, Any]:
     return {"podTemplate": {"spec": {"containers": [{"name": "engine", **fields}]}}}
 
 
+def node_affinity(required: Any) -> dict[str, Any]:
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+    return {"podTemplate": {"spec": {"affinity": affinity}}}
+
+
 def test_a_usual_spec_is_accepted() -> None:
     assert refusal(spec()) is None
     assert refusal(spec({"engine.args": ["--gpu-memory-utilization=0.9", "--enforce-eager"]})) is None
@@ -68,22 +73,12 @@ def test_a_usual_spec_is_accepted() -> None:
             id="limits is a text",
         ),
         pytest.param(
-            {"podTemplate": {"spec": {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": []}}}}},
+            node_affinity([]),
             "podTemplate.spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution: must be an object",
             id="node affinity written like pod affinity",
         ),
         pytest.param(
-            {
-                "podTemplate": {
-                    "spec": {
-                        "affinity": {
-                            "nodeAffinity": {
-                                "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": ["zone-a"]}
-                            }
-                        }
-                    }
-                }
-            },
+            node_affinity({"nodeSelectorTerms": ["zone-a"]}),
             "podTemplate.spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms:"
             " must be a list of objects",
             id="terms are texts",

@@ -99,11 +99,11 @@ def test_shared_devices_are_used_only_when_asked_for(labels: dict[str, str], str
 
 
 def test_a_node_without_labels_is_left_out_with_the_way_out() -> None:
-    assert look(node("n1", "")).unusable == (
-        (
-            "n1",
-            "no label says what its nvidia.com/gpu is: set the label specserve.dev/accelerator to a name of your choice",
-        ),
+    ((name, why),) = look(node("n1", "")).unusable
+
+    assert name == "n1"
+    assert why == (
+        "no label says what its nvidia.com/gpu is: set the label specserve.dev/accelerator to a name of your choice"
     )
 
 

@@ -19,6 +19,10 @@ def inputs(
     return key_inputs(spec(edits), Accelerator("nvidia", product), driver, prompts)
 
 
+def with_env(entry: dict[str, Any]) -> dict[str, Any]:
+    return {"podTemplate": {"spec": {"containers": [{"name": "engine", "env": [entry]}]}}}
+
+
 USED = inputs()
 
 
@@ -32,11 +36,7 @@ USED = inputs()
         (inputs({"engine.image": "vllm/vllm-openai:v0.34.0"}), "EngineChanged", "image changed"),
         (inputs({"engine.args": ["--enforce-eager"]}), "EngineChanged", "engine changed"),
         (inputs({"engine.maxNumSeqs": 32, "profile.batchSizes": [1]}), "EngineChanged", "engine changed"),
-        (
-            inputs({"podTemplate": {"spec": {"containers": [{"name": "engine", "env": [{"name": "A", "value": "1"}]}]}}}),
-            "EngineChanged",
-            "env changed",
-        ),
+        (inputs(with_env({"name": "A", "value": "1"})), "EngineChanged", "env changed"),
         (inputs({"accelerators.perReplica": 2}), "EngineChanged", "resources changed"),
         (inputs({"profile.workload.outputTokens": 64}), "WorkloadChanged", "workload changed"),
         (inputs(prompts="bb"), "WorkloadChanged", "workload_source changed"),
@@ -85,7 +85,7 @@ def test_the_accelerator_goes_before_what_changed_with_it() -> None:
 
 def test_a_key_never_holds_what_a_secret_holds() -> None:
     reference = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}
-    wanted = inputs({"podTemplate": {"spec": {"containers": [{"name": "engine", "env": [reference]}]}}})
+    wanted = inputs(with_env(reference))
 
     ((name, value),) = wanted.env
     assert name == "TOKEN"

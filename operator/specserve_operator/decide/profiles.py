@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pydantic import ValidationError
 
@@ -124,7 +124,9 @@ class ProfileDesk:
             return ProfileView(key, "Ready", stored=stored, problems=problems)
         jobs = sorted((j for j in self._snapshot.jobs if j.key == key and not j.deleting), key=lambda j: j.attempt)
         case = _Case(self._snapshot, found, inputs, used, key, wanted if stored else "", stored, problems)
-        return case.judge(jobs[-1] if jobs else None, jobs[:-1])
+        view = case.judge(jobs[-1] if jobs else None)
+        # Earlier attempts go when the next is there. In every round, not only in the one that starts it: it may fail.
+        return replace(view, delete=(*view.delete, *_deletions(jobs[:-1])))
 
 
 @dataclass(frozen=True)
@@ -138,21 +140,21 @@ class _Case:
     stored: Stored | None
     problems: tuple[str, ...]
 
-    def judge(self, last: Job | None, earlier: list[Job]) -> ProfileView:
-        """What the newest Job of the key says; ``earlier`` ones go when the next starts."""
+    def judge(self, last: Job | None) -> ProfileView:
+        """What the newest Job of the key says."""
         if last is None:
             return self._start(1)
         if last.state == "Active":
             return self._running(last)
         asked = self.snapshot.serving.annotations.get(names.REPROFILE, "")
         if asked and asked != last.reprofile:
-            return self._start(last.attempt + 1, (*earlier, last))
+            return self._start(last.attempt + 1, after=last)
         result = _result_of(last, self.snapshot.pods)
         if isinstance(result, Profile):
             return self._store(last, result)
-        return self._failed(last, result, earlier)
+        return self._failed(last, result)
 
-    def _start(self, attempt: int, earlier: tuple[Job, ...] = (), note: str = "") -> ProfileView:
+    def _start(self, attempt: int, after: Job | None = None, note: str = "") -> ProfileView:
         snapshot, serving = self.snapshot, self.snapshot.serving
         why = why_measure(self.used, self.inputs, self.requested)
         if snapshot.prompts.problem:
@@ -171,7 +173,7 @@ class _Case:
             f"{note}{why.message}; starting Job {manifest['metadata']['name']}",
             create=(profiling.package(serving.namespace, snapshot.package),) if missing else (),
             measure=(NewJob(manifest, self.key, self.requested),),
-            delete=tuple((Child("Job", job.name), job.uid) for job in earlier),
+            delete=_deletions([after] if after else []),
         )
 
     def _running(self, job: Job) -> ProfileView:
@@ -197,16 +199,16 @@ class _Case:
         manifest = profiling.profile(namespace, result, self.inputs, job.reprofile)
         return self._view("Profiling", "Measured", f"Job {job.name}: storing its profile", create=(manifest,))
 
-    def _failed(self, job: Job, failure: Failure, earlier: list[Job]) -> ProfileView:
+    def _failed(self, job: Job, failure: Failure) -> ProfileView:
         snapshot = self.snapshot
         if failure.reason == RESULT_LOST:  # no fault of anything that waiting would mend
-            return self._start(job.attempt + 1, (*earlier, job), note=f"{failure.message}; ")
+            return self._start(job.attempt + 1, after=job, note=f"{failure.message}; ")
         edited = job.requested_by != profiling.requested_by(snapshot.serving)
         if edited and job.requested_by.startswith(f"{snapshot.serving.uid}/"):
-            return self._start(job.attempt + 1, (*earlier, job))
+            return self._start(job.attempt + 1, after=job)
         due = (job.finished_at or snapshot.now) + dt.timedelta(seconds=retry_pause(snapshot, job.attempt))
         if job.finished_at is None or due <= snapshot.now:
-            return self._start(job.attempt + 1, (*earlier, job))
+            return self._start(job.attempt + 1, after=job)
         message = (
             f"Job {job.name} (attempt {job.attempt}): {failure.message}"
             f" Next attempt at {format_time(due)}, or at once after an edit of the spec"
@@ -229,6 +231,10 @@ class _Case:
         return ProfileView(
             self.key, state, reason, message, self.stored, create, measure, adopt, delete, again_in, self.problems
         )
+
+
+def _deletions(jobs: Iterable[Job]) -> tuple[tuple[Child, str], ...]:
+    return tuple((Child("Job", job.name), job.uid) for job in jobs)
 
 
 RESULT_LOST = "ResultLost"

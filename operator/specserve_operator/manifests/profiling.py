@@ -160,7 +160,8 @@ def profile(namespace: str, result: Profile, inputs: KeyInputs, reprofile: str =
     }
     if config is not None:
         data[names.SPECULATIVE_CONFIG] = render.config_text(config)
-    name = f"{result.key}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    # A request is part of the content: what was measured for it is another object, whatever the figures.
+    name = f"{result.key}-{hashlib.sha256((text + reprofile).encode()).hexdigest()[:8]}"
     annotations = {names.REPROFILE: reprofile} if reprofile else None
     return {
         "apiVersion": "v1",
