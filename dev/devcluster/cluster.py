@@ -206,11 +206,9 @@ class Cluster:
 
     def fake_device(self, node: str, resource: str, count: int) -> None:
         """Let a node offer `count` devices, such as nvidia.com/gpu, that it does not have; 0 takes them away."""
-        keys = [
-            f"/status/{part}/{resource.replace('~', '~0').replace('/', '~1')}" for part in ("capacity", "allocatable")
-        ]
-        patch = [{"op": "add", "path": key, "value": str(count)} for key in keys]
-        self.kubectl("patch", "node", node, "--subresource=status", "--type=json", f"--patch={json.dumps(patch)}")
+        offered = {resource: str(count) if count else None}
+        patch = {"status": {"capacity": offered, "allocatable": offered}}
+        self.kubectl("patch", "node", node, "--subresource=status", "--type=merge", f"--patch={json.dumps(patch)}")
 
     def link_demo(self, name: str, target: Path) -> Path:
         """Make `/var/lib/specserve-demo/NAME` on the node point to a folder of this machine."""

@@ -155,11 +155,15 @@ def _start_time(pid: int) -> int | None:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    fields = parse_stat(stat)
-    return None if fields[0] in "ZX" else fields[1]
+    letter, threads, started = parse_stat(stat)
+    ended = letter in "ZX" and threads <= 1  # a dead main thread may leave others, which still hold ports and files
+    return None if ended else started
 
 
-def parse_stat(stat: str) -> tuple[str, int]:
-    """State letter and start time (field 22) of a /proc/PID/stat line, whose second field may hold any characters."""
+def parse_stat(stat: str) -> tuple[str, int, int]:
+    """State letter, number of threads (field 20) and start time (field 22) of a /proc/PID/stat line.
+
+    The second field, the program's name in parentheses, may hold any characters.
+    """
     fields: Sequence[str] = stat[stat.rindex(")") + 2 :].split()
-    return fields[0], int(fields[19])
+    return fields[0], int(fields[17]), int(fields[19])
