@@ -222,10 +222,11 @@ class World:
         """Edit the serving."""
         self.api.put(edited(self._obj("SpeculativeServing", name), edits))
 
-    def label(self, node: str, label: str, value: str) -> None:
+    def label(self, node: str, label: str, value: str | None) -> None:
+        """Label a node; None takes the label away."""
         obj = self._obj("Node", node)
-        obj["metadata"]["labels"][label] = value
-        self.api.put(obj)
+        labels = {**obj["metadata"]["labels"], label: value}
+        self.api.put(edited(obj, {"metadata.labels": {k: v for k, v in labels.items() if v is not None}}))
 
     def remove(self, kind: str, name: str) -> None:
         del self.api.objects[kind][Ref("" if kind == "Node" else NAMESPACE, name)]

@@ -270,7 +270,7 @@ async def test_a_label_that_comes_back_needs_no_job() -> None:
     jobs = list(w.jobs)
     w.label("n1", names.ACCELERATOR, "lab-box")
     await w.settle()
-    w.label("n1", names.ACCELERATOR, "")
+    w.label("n1", names.ACCELERATOR, None)
     await w.settle()
 
     assert set(jobs) <= set(w.jobs)

@@ -107,6 +107,12 @@ def test_a_node_without_labels_is_left_out_with_the_way_out() -> None:
     )
 
 
+def test_an_empty_label_set_by_hand_is_a_mistake_that_is_named() -> None:
+    assert look(node("n1", labels={"specserve.dev/accelerator": ""})).unusable == (
+        ("n1", "its label specserve.dev/accelerator is empty: set it to a name of your choice, or remove it"),
+    )
+
+
 def test_a_node_with_too_few_devices_is_left_out() -> None:
     fleet = look(node("n1", devices=1), node("n2", devices=0), perReplica=2)
 

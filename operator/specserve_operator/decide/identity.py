@@ -114,6 +114,8 @@ def survey(nodes: Iterable[Node], spec: AcceleratorsSpec, driver_policy: str) ->
 def _identify(node: Node, spec: AcceleratorsSpec) -> Accelerator | str:
     if node.allocatable.get(spec.resource, 0) < spec.per_replica:
         return f"has fewer than {spec.per_replica} {spec.resource}"
+    if node.labels.get(names.ACCELERATOR) == "":
+        return f"its label {names.ACCELERATOR} is empty: set it to a name of your choice, or remove it"
     accelerator = next((a for reader in READERS if (a := reader(node.labels, spec.resource))), None)
     if accelerator is None:
         return f"no label says what its {spec.resource} is: set the label {names.ACCELERATOR} to a name of your choice"

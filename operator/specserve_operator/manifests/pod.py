@@ -25,7 +25,9 @@ def render(spec: ServingSpec, accelerator: Accelerator, meta: Json, required: Js
         meta: labels and annotations that must be there.
         required: pod spec that must be there, its containers by name.
     """
-    template = merge(merge({"spec": _defaults()}, spec.pod_template), {"metadata": meta, "spec": required})
+    template = merge(
+        merge({"metadata": {}, "spec": _defaults()}, spec.pod_template), {"metadata": meta, "spec": required}
+    )
     template["spec"] = _place(merge(template["spec"], _device(spec)), spec, accelerator)
     return template
 

@@ -12,7 +12,7 @@ from specserve_operator.api.records import Json, format_time
 from specserve_operator.api.serving import SpeculativeServing
 from specserve_operator.manifests import pod, request
 from specserve_operator.manifests.common import digest, metadata, owner_reference
-from specserve_profiler import render
+from specserve_profiler import render, termination
 from specserve_profiler.contract import KeyInputs, Profile, Row, canonical_json
 
 PACKAGE_MOUNT = "/specserve/package"
@@ -140,6 +140,9 @@ def _container(serving: SpeculativeServing, key: str) -> Json:
         # Ready means measuring; before that the model is being loaded.
         "readinessProbe": {"tcpSocket": {"port": names.READY_PORT}, "periodSeconds": 2, "failureThreshold": 1},
         "volumeMounts": mounts,
+        # Where the profiler writes its result; the log must not take its place.
+        "terminationMessagePath": str(termination.DEFAULT_PATH),
+        "terminationMessagePolicy": "File",
     }
 
 

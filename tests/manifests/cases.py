@@ -1,0 +1,124 @@
+"""The objects that golden files show, and that the API server is asked about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.builders import L4, NAMESPACE, profile, serving, template
+
+from specserve_operator.api.accelerator import Accelerator
+from specserve_operator.api.records import Json
+from specserve_operator.api.serving import SpeculativeServing
+from specserve_operator.manifests import profiling
+from specserve_operator.manifests import serving as manifests
+from specserve_operator.manifests.request import key_inputs
+from specserve_operator.manifests.serving import Arm
+
+ACCELERATOR = Accelerator("nvidia", L4, selector=(("nvidia.com/gpu.product", L4),))
+_CPU = "feature.node.kubernetes.io/cpu-model"
+ON_CPU = Accelerator(
+    "Intel",
+    "Intel-family-6-model-143",
+    selector=((f"{_CPU}.family", "6"), (f"{_CPU}.id", "143"), (f"{_CPU}.vendor_id", "Intel")),
+)
+KEY = "specserve-0123456789ab"
+PACKAGE = b"the profiler's zip"
+
+TEMPLATE: dict[str, Any] = template(
+    {
+        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+        "affinity": {
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": [
+                        {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]},
+                        {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-1"]}]},
+                    ]
+                }
+            },
+            "podAntiAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": [
+                    {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "noisy"}}}
+                ]
+            },
+        },
+        "securityContext": {"runAsUser": 1000, "fsGroup": 1000},
+        "imagePullSecrets": [{"name": "registry"}],
+        "initContainers": [
+            {"name": "fetch", "image": "fetcher", "command": ["fetch", "/models"]},
+            {"name": "cache", "image": "cache", "restartPolicy": "Always"},
+        ],
+        "volumes": [
+            {"name": "models", "persistentVolumeClaim": {"claimName": "models"}},
+            {"name": "specserve-tmp", "emptyDir": {"sizeLimit": "20Gi"}},
+        ],
+        "containers": [
+            {
+                "name": "engine",
+                "env": [
+                    {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}},
+                    {"name": "PYTHONPATH", "value": "/opt/plugins"},
+                    {"name": "HOME", "value": "/models/home"},
+                ],
+                "resources": {"requests": {"cpu": "4", "memory": "24Gi"}, "limits": {"memory": "48Gi"}},
+                "volumeMounts": [{"name": "models", "mountPath": "/models"}],
+                "livenessProbe": {"exec": {"command": ["true"]}, "initialDelaySeconds": 30},
+                "lifecycle": {"preStop": {"exec": {"command": ["sleep", "15"]}}},
+            },
+            {"name": "proxy", "image": "proxy"},
+        ],
+    },
+    labels={"team": "nlp", "specserve.dev/role": "mine"},
+    annotations={"example.com/scrape": "true"},
+)
+
+
+def job(accelerator: Accelerator = ACCELERATOR, **more: Any) -> Json:
+    return profiling.job(serving(more), accelerator, KEY, 2, profiling.package_name(PACKAGE), "specserve-profiling")
+
+
+def deployment(arm: Arm, accelerator: Accelerator = ACCELERATOR, **more: Any) -> Json:
+    return manifests.deployment(serving(more), accelerator, arm, replicas=3)
+
+
+def stored(one: SpeculativeServing, **decision: Any) -> Json:
+    return profiling.profile(NAMESPACE, profile(KEY, **decision), key_inputs(one.spec, ACCELERATOR, "570", "aa"))
+
+
+def package() -> Json:
+    """Without its content, which is that of the profiler's sources."""
+    obj = profiling.package(NAMESPACE, PACKAGE)
+    assert set(obj["binaryData"]) == {"specserve_profiler.zip"}
+    return {field: value for field, value in obj.items() if field != "binaryData"}
+
+
+PATH = {"spec.profile.workload.source": {"path": "/models/prompts.jsonl"}}
+CPU = {
+    "spec.accelerators": {
+        "resource": "cpu",
+        "perReplica": 2,
+        "nodeSelector": {"pool": "batch"},
+        "identityLabels": ["example.com/memory-channels"],
+    },
+    "spec.engine.command": ["/venv/bin/python3", "-m", "vllm.entrypoints.openai.api_server"],
+    "spec.engine.args": ["--dtype=float32"],
+}
+MEASURED = Arm("Profile", f"{KEY}-01234567")
+
+CASES: dict[str, Callable[[], Json]] = {
+    "job-config-map": job,
+    "job-path": lambda: job(**PATH),
+    "job-cpu": lambda: job(ON_CPU, **CPU),
+    "job-template": lambda: job(**TEMPLATE),
+    "deployment-profile": lambda: deployment(MEASURED),
+    "deployment-none": lambda: deployment(Arm("Profile", MEASURED.config_map, speculates=False)),
+    "deployment-static": lambda: deployment(Arm("Static")),
+    "deployment-off": lambda: deployment(Arm("Off")),
+    "deployment-cpu": lambda: deployment(MEASURED, ON_CPU, **CPU),
+    "deployment-template": lambda: deployment(MEASURED, **TEMPLATE),
+    "service": lambda: manifests.service(serving()),
+    "profile": lambda: stored(serving()),
+    "profile-none": lambda: stored(serving(), verdict="None"),
+    "package": package,
+}
