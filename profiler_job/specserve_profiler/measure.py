@@ -24,7 +24,7 @@ from specserve_profiler.workload import Prompts, cohort_prompt_tokens
 
 ACCEPTANCE_BATCH_SIZE = 16
 """Largest batch size for whole generations: acceptance does not depend on it, a small one wastes little at the end."""
-BLOCK_STEPS = (8, 6, 4, 3)
+BLOCK_STEPS = (6, 4, 3)
 """Steps of a block: the longest that lets every cell have ``WANTED_BLOCKS``. The first step does not count."""
 WANTED_BLOCKS = 4
 _POLL_SECONDS = 0.03

@@ -45,6 +45,8 @@ from specserve_profiler.workload import Prompts, load_prompts
 
 SHARE_BASELINE, SHARE_ACCEPTANCE = 0.15, 0.40
 """Shares of ``measure_seconds``; the grid has what is left."""
+SLOWER_WITH_DRAFTS = 2.0
+"""Guess of ITL over that of the baseline, for the length of blocks only."""
 PROBE = "specserve_profiler.probe.scheduler"
 MOST_PROMPTS = 512
 """Prompts that are tokenized at most."""
@@ -221,7 +223,7 @@ class Run:
         began = time.monotonic()
         lengths = {entry.k: entry.acceptance_length.mean for entry in acceptance}
         base = estimate.itl_intervals(baseline.blocks)
-        guess = {size: 1.5 * interval.mean for (size, _), (interval, _) in base.items()}
+        guess = {size: SLOWER_WITH_DRAFTS * interval.mean for (size, _), (interval, _) in base.items()}
         samples = await measure_itl(bench, cells, lengths, guess, Stage("grid", max(budget, 1)))
         self._took("grid", began)
         return Measurements(

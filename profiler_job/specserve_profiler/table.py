@@ -203,7 +203,7 @@ def _least_losing(surface: Surface, merged: list[int], best: list[int]) -> tuple
 def _verdict(
     surface: Surface, rows: Sequence[Row], choice: Sequence[int], against: Against, static_k: int | None
 ) -> tuple[Verdict, str]:
-    gain = f"{math.exp(against.mean):.2f} times the goodput of no speculation (± {100 * against.half_width:.0f} %)"
+    gain = f"{math.exp(against.mean):.2f} times the goodput of no speculation (± {against.half_width:.0%})"
     if all(row.k == 0 for row in rows):
         return "None", "No number of draft tokens beats drafting none at any batch size, so the drafter only costs."
     if against.losing:
