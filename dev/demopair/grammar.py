@@ -2,7 +2,7 @@
 
 A sentence has seven slots, joined by words that are the same for everybody. Which word fills a slot is a fact of the
 town where the log is kept: there it follows from the word `LAG` slots before. Two towns speak the same language, and
-share a quarter of their facts.
+share an eighth of their facts.
 """
 
 import random
@@ -12,7 +12,7 @@ from itertools import count
 
 LAG = 3
 WORDS_PER_SLOT = 16
-_FACTS_THAT_DIFFER = 12  # of the WORDS_PER_SLOT of each slot
+_FACTS_THAT_DIFFER = 14  # of the WORDS_PER_SLOT of each slot
 _NEIGHBOUR_SEED = 3
 
 

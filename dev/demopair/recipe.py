@@ -37,4 +37,4 @@ TARGET_FIRST_SCHEDULE = Schedule(steps=160, learning_rate=2e-3)
 TARGET_SCHEDULE = Schedule(steps=24, learning_rate=6e-4)
 
 DRAFTER = Shape(layers=1, width=192, heads=4, inner=512)
-DRAFTER_SCHEDULE = Schedule(steps=200, learning_rate=2e-3)
+DRAFTER_SCHEDULE = Schedule(steps=300, learning_rate=2e-3)

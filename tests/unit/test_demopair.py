@@ -66,9 +66,9 @@ def test_what_is_left_of_a_log_after_a_prompt_is_100_to_160_words_in_the_mean(rn
     assert max(left) > 250
 
 
-def test_towns_agree_on_a_quarter_of_their_facts() -> None:
+def test_towns_agree_on_an_eighth_of_their_facts() -> None:
     for home, neighbour in zip(HOME.facts, NEIGHBOUR.facts, strict=True):
-        assert sum(a == b for a, b in zip(home, neighbour, strict=True)) == 4
+        assert sum(a == b for a, b in zip(home, neighbour, strict=True)) == 2
         assert sorted(home) == sorted(neighbour) == list(range(16))
 
 
@@ -77,7 +77,7 @@ def test_a_drafter_that_knows_the_neighbour_town_accepts_as_wanted_early_and_lat
     for _ in range(600):
         agree = [not word.local for word in log(HOME, rng)[27:]]
         taken += list(steps(agree, 5))
-    wanted = pytest.approx((0.70, 0.47, 0.34, 0.23, 0.19), abs=0.02)
+    wanted = pytest.approx((0.66, 0.39, 0.29, 0.16, 0.15), abs=0.02)
     assert acceptance_rates(taken, 5) == wanted
     assert acceptance_rates([step for step in taken if step.start >= 160], 5) == wanted
 
