@@ -55,7 +55,8 @@ class Bench:
 async def measure_acceptance(bench: Bench, ks: Sequence[int], batch_size: int, stage: Stage) -> tuple[Acceptance, ...]:
     """AL at each K > 0 from whole generations of the same prompts, up to the natural end of each text.
 
-    A first round of ``batch_size`` prompts tells what a prompt costs; a second, refilled, takes what the time allows.
+    In rounds of ``batch_size`` prompts, each at every K, as many as the time allows: a round tells what the next costs,
+    and a machine that turns slow in the middle overruns the time by one round at most.
     """
     found: dict[int, list[Finished]] = defaultdict(list)
     order = random.Random(1)  # noqa: S311 - an order of measuring, no secret
@@ -67,7 +68,7 @@ async def measure_acceptance(bench: Bench, ks: Sequence[int], batch_size: int, s
             found[k] += await _generate(bench, prompts, k, batch_size)
         done += count
         affordable = int(stage.left / (stage.elapsed / done))
-        count = min(affordable, len(bench.prompts.ids) - done) if affordable >= batch_size // 2 else 0
+        count = min(affordable, batch_size, len(bench.prompts.ids) - done) if affordable >= batch_size // 2 else 0
     return tuple(
         Acceptance(k=k, acceptance_length=_acceptance_length(k, found[k]), prompts=len(found[k])) for k in sorted(found)
     )

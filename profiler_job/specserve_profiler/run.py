@@ -45,6 +45,8 @@ from specserve_profiler.workload import Prompts, load_prompts
 
 SHARE_BASELINE, SHARE_ACCEPTANCE = 0.15, 0.40
 """Shares of ``measure_seconds``; the grid has what is left."""
+LEAST_SHARE_GRID = 0.35
+"""What the grid has even where acceptance took more than its share."""
 SLOWER_WITH_DRAFTS = 2.0
 """Guess of ITL over that of the baseline, for the length of blocks only."""
 PROBE = "specserve_profiler.probe.scheduler"
@@ -219,12 +221,13 @@ class Run:
         acceptance = await measure_acceptance(bench, ks[1:], max(sizes), Stage("acceptance", seconds))
         self._took("acceptance", began)
         self.doing = "measuring the grid"
-        budget = (1 - SHARE_BASELINE) * request.measure_seconds - (time.monotonic() - began)
+        left = (1 - SHARE_BASELINE) * request.measure_seconds - (time.monotonic() - began)
+        budget = max(left, LEAST_SHARE_GRID * request.measure_seconds)
         began = time.monotonic()
         lengths = {entry.k: entry.acceptance_length.mean for entry in acceptance}
         base = estimate.itl_intervals(baseline.blocks)
         guess = {size: SLOWER_WITH_DRAFTS * interval.mean for (size, _), (interval, _) in base.items()}
-        samples = await measure_itl(bench, cells, lengths, guess, Stage("grid", max(budget, 1)))
+        samples = await measure_itl(bench, cells, lengths, guess, Stage("grid", budget))
         self._took("grid", began)
         return Measurements(
             engine_version=bench.limits.engine_version,
