@@ -1,4 +1,4 @@
-"""Every object that the operator makes, whole, as golden files for people. In tests/api a real API server takes them."""
+"""Every object that the operator makes, as golden files for people. In tests/api a real API server takes them."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ MERGE_KEYS: dict[str, str] = {
     "hostAliases": "ip",
     "imagePullSecrets": "name",
     "initContainers": "name",
+    "ownerReferences": "uid",
     "ports": "containerPort",
     "resourceClaims": "name",
     "schedulingGates": "name",
@@ -23,7 +24,7 @@ MERGE_KEYS: dict[str, str] = {
 }
 """Field of a pod spec -> ``x-kubernetes-patch-merge-key`` of its items. A test compares it with a real API server."""
 
-RETAIN_KEYS = frozenset({"volumes"})
+RETAIN_KEYS = frozenset({"resourceClaims", "volumes"})
 """Lists whose items are unions as a whole (``x-kubernetes-patch-strategy: merge,retainKeys``): the upper item wins."""
 
 _UNIONS = (

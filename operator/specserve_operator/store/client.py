@@ -7,6 +7,7 @@ fields that they do not know.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -24,6 +25,10 @@ REQUEST_SECONDS = 20.0
 WATCH_SECONDS = 300
 """The API server ends a watch after this; it is then taken up where it ended."""
 PAGE = 500
+
+
+_BROKEN = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
+"""What a connection that fails, or an answer that is no JSON, raises."""
 
 
 class ApiError(Exception):
@@ -95,7 +100,8 @@ class Client:
         try:
             config.load_incluster_config(client_configuration=configuration)
         except config.ConfigException:
-            await config.load_kube_config(client_configuration=configuration)
+            # The library has read KUBECONFIG when it was imported.
+            await config.load_kube_config(os.environ.get("KUBECONFIG"), client_configuration=configuration)
         return cls(configuration)
 
     async def __aenter__(self) -> Client:
@@ -205,7 +211,7 @@ class Client:
                 if event["type"] == "ERROR":
                     raise _error_of(event["object"], 500)
                 yield event["type"], event["object"]
-        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        except (*_BROKEN, RuntimeError) as error:  # aiohttp's word for reading on after the connection went
             raise ApiError(0, "WatchBroken", f"{resource.plural}: {error!r}") from error
         finally:
             response.close()
@@ -222,7 +228,7 @@ class Client:
         try:
             response = await self._send(method, path, query or {}, body, content_type, timeout)
             answer: Json = json.loads(await response.read())
-        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        except _BROKEN as error:
             raise ApiError(0, "Unreachable", f"{method} {path}: {error!r}") from error
         return answer
 
@@ -245,7 +251,7 @@ class Client:
         )
         try:
             answer = await self._api.call_api(*request, _request_timeout=timeout)
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except _BROKEN as error:
             raise ApiError(0, "Unreachable", f"{method} {path}: {error!r}") from error
         response: aiohttp.ClientResponse = answer.response
         if response.status >= 400:
