@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections import deque
@@ -27,6 +28,7 @@ _TAIL_LINES = 400
 _STOP_SECONDS = 12.0
 """Well within the 30 s that Kubernetes leaves a pod to end."""
 _HEALTH_INTERVAL = 0.2
+_POLL_SECONDS = 0.1
 _LAST_LINES_SECONDS = 0.3
 """An engine that has ended is given this long for its last lines to arrive."""
 
@@ -64,7 +66,7 @@ class Engine:
     """A running engine. Made by ``running``."""
 
     def __init__(
-        self, process: asyncio.subprocess.Process, port: int, directory: Path, session: aiohttp.ClientSession
+        self, process: subprocess.Popen[bytes], port: int, directory: Path, session: aiohttp.ClientSession
     ) -> None:
         self.directory = directory
         """Where the probe inside the engine writes."""
@@ -95,7 +97,7 @@ class Engine:
 
     async def _wait_until_healthy(self, deadline: float) -> None:
         while True:
-            if self._process.returncode is not None:
+            if self._process.poll() is not None:
                 await asyncio.sleep(_LAST_LINES_SECONDS)
                 raise self.died("while it started")
             with suppress(aiohttp.ClientError, asyncio.TimeoutError):
@@ -125,9 +127,14 @@ class Engine:
 
     async def watch(self) -> None:
         """Returns never; raises as soon as the engine ends by itself."""
-        await self._process.wait()
+        await self._ended()
         await asyncio.sleep(_LAST_LINES_SECONDS)
         raise self.died("while it was measured")
+
+    async def _ended(self) -> None:
+        """Waits for the end of the server. By polling: asyncio's own wait also waits for children that hold the log."""
+        while self._process.poll() is None:  # noqa: ASYNC110
+            await asyncio.sleep(_POLL_SECONDS)
 
     async def _pass_on_log(self, output: asyncio.StreamReader, write: Callable[[str], None]) -> None:
         rest = b""
@@ -145,15 +152,13 @@ class Engine:
 
     async def _stop(self) -> None:
         """SIGTERM to the server, which stops its children; after a while SIGKILL to the whole process group."""
-        group = self._process.pid
-        if self._process.returncode is None:
-            with suppress(ProcessLookupError):
-                self._process.terminate()
+        if self._process.poll() is None:
+            self._process.terminate()
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._process.wait(), _STOP_SECONDS)
+                await asyncio.wait_for(self._ended(), _STOP_SECONDS)
         with suppress(ProcessLookupError):
-            os.killpg(group, signal.SIGKILL)
-        await self._process.wait()
+            os.killpg(self._process.pid, signal.SIGKILL)
+        await self._ended()
 
 
 @asynccontextmanager
@@ -166,11 +171,11 @@ async def running(
     Raises ProfilingError: EngineFailed with the line of its log that says why, or TimedOut.
     """
     try:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
+        process = subprocess.Popen(  # noqa: ASYNC220 - it returns as soon as the program runs
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             env=_environment(directory),
             start_new_session=True,
             preexec_fn=_end_with_parent if sys.platform == "linux" else None,
@@ -179,13 +184,14 @@ async def running(
         raise ProfilingError(
             "EngineFailed", f"engine.command {command[0]!r} cannot be started: {error.strerror or error}"
         ) from error
-    assert process.stdout is not None  # noqa: S101 - it is a pipe
+    output = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(output), process.stdout)
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(
         connector=connector, timeout=aiohttp.ClientTimeout(total=None), headers=_authorization()
     ) as session:
         engine = Engine(process, port, directory, session)
-        passing = asyncio.create_task(engine._pass_on_log(process.stdout, log))
+        passing = asyncio.create_task(engine._pass_on_log(output, log))
         try:
             await engine._wait_until_healthy(deadline)
             yield engine

@@ -17,7 +17,7 @@ _Z_975 = NormalDist().inv_cdf(0.975)
 
 
 def t_quantile(degrees: int) -> float:
-    """97.5 % quantile of Student's t. Beyond ten degrees by the Cornish-Fisher expansion, right to three digits."""
+    """97.5 % quantile of Student's t. Beyond ten degrees by the Cornish-Fisher expansion, right to 0.003."""
     if degrees < 1:
         raise ValueError("degrees of freedom must be at least 1")
     if degrees <= len(_T_975):

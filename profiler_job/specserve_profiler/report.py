@@ -35,11 +35,15 @@ def short_table(rows: Sequence[Row]) -> str:
 
 def _heading(profile: Profile) -> str:
     measured = profile.measurements
-    times = ", ".join(f"{stage} {seconds:.0f}" for stage, seconds in measured.seconds.items())
-    return _wrapped(
-        f"Profile {profile.key}, measured {profile.measured_at:%Y-%m-%d %H:%M} UTC on vLLM {measured.engine_version} "
-        f"({measured.scheduler} scheduler), mean context {measured.mean_context_tokens:.0f} tokens."
-    ) + (f"\n{_wrapped(f'Seconds: {times}.')}" if times else "")
+    lines = [
+        f"Profile {profile.key}, measured {profile.measured_at:%Y-%m-%d %H:%M} UTC",
+        f"vLLM {measured.engine_version} ({measured.scheduler} scheduler), "
+        f"mean context {measured.mean_context_tokens:.0f} tokens",
+    ]
+    if measured.seconds:
+        times = ", ".join(f"{stage} {seconds:.0f}" for stage, seconds in measured.seconds.items())
+        lines.append(_wrapped(f"seconds: {times}"))
+    return "\n".join(lines)
 
 
 def _acceptance(measured: Measurements) -> str:
