@@ -189,6 +189,17 @@ async def test_an_edit_of_scheduling_rolls_pods_without_measuring() -> None:
     assert len(w.jobs) == 1
 
 
+@pytest.mark.parametrize("edits", [{"spec.speculation.staticTokens": 1}, {"spec.speculation.beforeProfile": "Off"}])
+async def test_what_counts_only_before_the_first_profile_touches_nothing_after_it(edits: dict[str, Any]) -> None:
+    w = await profiled()
+    before = w.deployment(ON_L4)
+
+    w.edit(edits)
+    await w.settle()
+
+    assert w.deployment(ON_L4) == before
+
+
 async def test_new_prompts_are_measured_anew() -> None:
     w = await profiled()
     prompts = w.api.of("ConfigMap", "prompts")
