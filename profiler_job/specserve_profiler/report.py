@@ -35,10 +35,10 @@ def short_table(rows: Sequence[Row]) -> str:
 
 def _heading(profile: Profile) -> str:
     measured = profile.measurements
+    context = f"mean context {measured.mean_context_tokens:.0f} tokens"
     lines = [
         f"Profile {profile.key}, measured {profile.measured_at:%Y-%m-%d %H:%M} UTC",
-        f"vLLM {measured.engine_version} ({measured.scheduler} scheduler), "
-        f"mean context {measured.mean_context_tokens:.0f} tokens",
+        f"vLLM {measured.engine_version} ({measured.scheduler} scheduler), {context}",
     ]
     if measured.seconds:
         times = ", ".join(f"{stage} {seconds:.0f}" for stage, seconds in measured.seconds.items())

@@ -219,12 +219,9 @@ def _verdict(
     if static_k and surface.against_baseline(static_k).wins and _close(surface, choice, static_k):
         return (
             "Static",
-            f"K = {static_k} is within {STATIC:.0%} of the table at every batch size, with {gain} for the table.",
+            f"K = {static_k} is within {STATIC:.0%} of the table at every batch size; the table has {gain}.",
         )
-    return (
-        "Dynamic",
-        f"The table has {gain}, as a geometric mean over the measured batch sizes; no single K comes near it.",
-    )
+    return "Dynamic", f"The table has {gain} over the measured batch sizes; no single K keeps up with it at each."
 
 
 def _close(surface: Surface, choice: Sequence[int], static_k: int) -> bool:
