@@ -246,9 +246,10 @@ class World:
         self.put_pod(job, {"phase": "Running", "conditions": conditions, **status}, node)
 
     def put_pod(self, job: str, status: Json, node: str = "", name: str = "") -> None:
+        made = self._obj("Job", job)
         labels = {
-            **self._obj("Job", job)["spec"]["template"]["metadata"]["labels"],
-            "batch.kubernetes.io/job-name": job,
+            **made["spec"]["template"]["metadata"]["labels"],
+            "batch.kubernetes.io/controller-uid": made["metadata"]["uid"],
         }
         pod = {
             "apiVersion": "v1",

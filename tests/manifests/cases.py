@@ -75,7 +75,9 @@ TEMPLATE: dict[str, Any] = template(
 
 
 def job(accelerator: Accelerator = ACCELERATOR, **more: Any) -> Json:
-    return profiling.job(serving(more), accelerator, KEY, 2, profiling.package_name(PACKAGE), "specserve-profiling")
+    package = profiling.package_name(PACKAGE)
+    why = "ProfileMissing: no profile yet"
+    return profiling.job(serving(more), accelerator, KEY, 2, package, "specserve-profiling", why)
 
 
 def deployment(arm: Arm, accelerator: Accelerator = ACCELERATOR, **more: Any) -> Json:

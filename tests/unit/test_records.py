@@ -95,7 +95,7 @@ def test_whatever_an_attempt_says_a_job_can_be_read(text: str) -> None:
 
 
 def pod(status: Json, **meta: Any) -> Pod:
-    labels = {"batch.kubernetes.io/job-name": "specserve-k-1"}
+    labels = {"batch.kubernetes.io/controller-uid": "uid-of-the-job"}
     return Pod.read({"metadata": {"name": "p", "labels": labels, **meta}, "spec": {"nodeName": "n1"}, "status": status})
 
 

@@ -28,6 +28,8 @@ ATTEMPT = f"{GROUP}/attempt"
 REQUESTED_BY = f"{GROUP}/requested-by"
 """On a Job: ``uid/digest`` of the resource that asked for it and of its spec, replicas apart. Another digest retries a
 failed Job at once; a generation would not do, because autoscalers raise it."""
+WHY = f"{GROUP}/why"
+"""On a Job: ``Reason: message`` of its start. What led to it may be gone by the time it ends."""
 APPLIED_HASH = f"{GROUP}/applied-hash"
 """On a child: hash of what it was rendered from. It is rendered anew only when that changes, so that an upgrade of the
 operator restarts no pod."""

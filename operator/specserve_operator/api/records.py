@@ -121,6 +121,8 @@ class Job:
     state: JobState
     requested_by: str = ""
     reprofile: str = ""
+    why: str = ""
+    """``Reason: message`` of its start."""
     owners: frozenset[str] = frozenset()
     finished_at: dt.datetime | None = None
     reason: str = ""
@@ -141,6 +143,7 @@ class Job:
             state="Active" if finished is None else "Succeeded" if finished is succeeded else "Failed",
             requested_by=annotations.get(names.REQUESTED_BY, ""),
             reprofile=annotations.get(names.REPROFILE, ""),
+            why=annotations.get(names.WHY, ""),
             owners=_owners(obj),
             finished_at=_time(finished.get("lastTransitionTime")) if finished else None,
             reason=finished.get("reason", "") if finished else "",
@@ -158,6 +161,7 @@ class Pod:
     serving: str = ""
     variant: str = ""
     job: str = ""
+    """UID of its Job. The name would not do: a Job made again has it too, while pods of the old one are still there."""
     node: str = ""
     phase: str = "Pending"
     ready: bool = False
@@ -186,7 +190,7 @@ class Pod:
             role=labels.get(names.ROLE, ""),
             serving=labels.get(names.SERVING, ""),
             variant=labels.get(names.VARIANT, ""),
-            job=labels.get("batch.kubernetes.io/job-name", ""),
+            job=labels.get("batch.kubernetes.io/controller-uid", ""),
             node=obj.get("spec", {}).get("nodeName", ""),
             phase=status.get("phase", "Pending"),
             ready=_is_true(_condition(obj, "Ready")),

@@ -164,7 +164,13 @@ class _Case:
             return self._view("Missing", "NoUsableNode", message)
         package = profiling.package_name(snapshot.package)
         manifest = profiling.job(
-            serving, self.found.accelerator, self.key, attempt, package, snapshot.settings.priority_class
+            serving,
+            self.found.accelerator,
+            self.key,
+            attempt,
+            package,
+            snapshot.settings.priority_class,
+            why=f"{why.reason}: {why.message}",
         )
         missing = package not in {c.name for c in snapshot.config_maps}
         return self._view(
@@ -177,12 +183,14 @@ class _Case:
         )
 
     def _running(self, job: Job) -> ProfileView:
-        why = why_measure(self.used, self.inputs, self.requested)
+        reason, _, why = job.why.partition(": ")
         mine = self.snapshot.serving.uid in job.owners
-        pods = (p for p in self.snapshot.pods if p.job == job.name and p.phase in ("Pending", "Running"))
-        pod = next((p for p in pods if not p.deleting), None)
+        pods = [p for p in self.snapshot.pods if p.job == job.uid and not p.deleting]
+        pod = next((p for p in pods if p.phase in ("Pending", "Running")), None)
         state: ProfileState = "Profiling"
-        if pod is None:
+        if pod is None and any(p.termination for p in pods):
+            stage = "ending"
+        elif pod is None:
             state, stage = "Queued", "its pod is being made"
         elif pod.ready:
             stage = f"measuring on {pod.node}"
@@ -192,7 +200,7 @@ class _Case:
             stage = f"starting on {pod.node}" + (f": {pod.waiting}" if pod.waiting else "")
         else:
             state, stage = "Queued", f"waiting for a device: {pod.waiting or 'not scheduled yet'}"
-        return self._view(state, why.reason, f"{why.message}; Job {job.name}: {stage}", adopt=() if mine else (job,))
+        return self._view(state, reason, f"{why}; Job {job.name}: {stage}", adopt=() if mine else (job,))
 
     def _store(self, job: Job, result: Profile) -> ProfileView:
         namespace = self.snapshot.serving.namespace
@@ -249,7 +257,7 @@ _ENDS = {
 def _result_of(job: Job, pods: Iterable[Pod]) -> Profile | Failure:
     """What a finished Job left, read from the termination message of its pod."""
     # A disrupted pod was replaced: what it left counts least.
-    own = sorted((p for p in pods if p.job == job.name), key=lambda p: p.disrupted)
+    own = sorted((p for p in pods if p.job == job.uid), key=lambda p: p.disrupted)
     pod = next((p for p in own if p.termination), None)
     if pod is None:
         return _no_result(job, own)

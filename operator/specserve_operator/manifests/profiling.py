@@ -60,6 +60,7 @@ def job(
     attempt: int,
     package_config_map: str,
     priority_class: str,
+    why: str,
 ) -> Json:
     """The Job that measures ``key`` on ``accelerator``. It holds no credentials."""
     spec = serving.spec
@@ -89,6 +90,7 @@ def job(
     annotations = {
         names.ATTEMPT: str(attempt),
         names.REQUESTED_BY: requested_by(serving),
+        names.WHY: why,
     }
     if names.REPROFILE in serving.annotations:
         annotations[names.REPROFILE] = serving.annotations[names.REPROFILE]
