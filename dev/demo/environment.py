@@ -184,6 +184,9 @@ def _install(kube: Kube, image: str, grace_seconds: int, console: Console) -> No
         "image": {"repository": "specserve.local/operator", "tag": "dev", "pullPolicy": "IfNotPresent"},
         "operator": {"variantGraceSeconds": grace_seconds},
     }
+    releases = json.loads(kube.helm("list", "--namespace", OPERATOR_NAMESPACE, "--pending", "--output", "json"))
+    if any(release["name"] == RELEASE for release in releases):  # helm was interrupted, and would refuse for good
+        kube.helm("uninstall", RELEASE, "--namespace", OPERATOR_NAMESPACE, "--wait")
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(values, file)
         file.flush()

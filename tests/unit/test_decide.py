@@ -274,6 +274,9 @@ async def test_a_variant_without_nodes_goes_when_its_grace_ends_and_not_before()
     w.pass_time(2)
     await w.settle()
     assert ON_L4 not in w.replicas()
+    # What led to the measurement is gone, why it runs is still told.
+    assert w.status().accelerators[0].profile.reason == "AcceleratorChanged"
+    assert w.status().accelerators[0].profile.message.startswith("accelerator NVIDIA-L4 -> lab-box; Job ")
 
 
 async def test_a_label_that_comes_back_needs_no_job() -> None:

@@ -71,8 +71,8 @@ def job(conditions: list[Json] | None = None, **annotations: str) -> Job:
 
 
 def test_a_running_job() -> None:
-    assert job(attempt="2", requested_by="u/abc", reprofile="x") == Job(
-        "specserve-k-2", "u", "specserve-k", 2, "Active", "u/abc", "x", frozenset({"one", "two"})
+    assert job(attempt="2", requested_by="u/abc", reprofile="x", why="Requested: x") == Job(
+        "specserve-k-2", "u", "specserve-k", 2, "Active", "u/abc", "x", "Requested: x", frozenset({"one", "two"})
     )
 
 

@@ -158,5 +158,5 @@ def _unwanted_jobs(snapshot: Snapshot, views: Iterable[ProfileView]) -> list[tup
         for job in snapshot.jobs
         if job.state == "Active" and not job.deleting
         and job.owners == {snapshot.serving.uid} and job.key not in wanted
-        and (job.requested_by != asked or job.name not in running)
+        and (job.requested_by != asked or job.uid not in running)
     ]  # fmt: skip
