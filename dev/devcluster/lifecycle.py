@@ -19,10 +19,10 @@ from devcluster.cache import Progress
 from devcluster.controlplane import Endpoint
 from devcluster.errors import DevclusterError
 from devcluster.images import ensure_basic_images
-from devcluster.namespaces import HOST_ADDRESS, NODE_ADDRESS, SERVICE_CIDR
+from devcluster.namespaces import API_SERVICE_ADDRESS, HOST_ADDRESS, NODE_ADDRESS, SERVICE_CIDR
 from devcluster.pki import Pki, make_pki
 from devcluster.processes import MARKER, Component, Identity, Running
-from devcluster.state import POINTER, State
+from devcluster.state import POINTER, State, default_folder
 
 HOLDER = "namespaces"
 
@@ -74,7 +74,7 @@ def start_control_plane(folder: Path, progress: Progress, timeout: float, *, con
     state = State(folder, endpoint, None)
     state.save()
     starter = Starter(state, binaries, progress, timeout, die_with_parent=die)
-    pki = make_pki(state.pki_folder, endpoint.url, ["127.0.0.1", "10.96.0.1"], None, binaries.environment)
+    pki = make_pki(state.pki_folder, endpoint.url, ["127.0.0.1", API_SERVICE_ADDRESS], None, binaries.environment)
     _start_api_server(starter, pki, controllers=controllers)
     _wait_for_api_server(starter)
     if controllers:
@@ -91,17 +91,13 @@ def start_cluster(folder: Path, progress: Progress, timeout: float) -> State:
         raise DevclusterError("the full cluster needs root (namespaces, cgroups); or use `up --control-plane-only`")
     binaries = ensure_binaries(progress)
     endpoint = Endpoint("0.0.0.0", NODE_ADDRESS, 6443, 2379, 2380, SERVICE_CIDR, in_namespace=True)
+    namespaces.check_free(namespaces.read_routes(binaries.environment))  # before there is anything to undo
     made = namespaces.missing_folders([*namespaces.COVERED, str(folder.parent)])
     state = State(folder, endpoint, node.NODE_NAME, False, namespaces.read_sysctls(), tuple(made))
     state.save()
-    POINTER.symlink_to(folder)
-    for path in made:
-        Path(path).mkdir(exist_ok=True)  # the state's parents are there by now
     starter = Starter(state, binaries, progress, timeout)
-    keeper = starter.start(HOLDER, namespaces.holder(binaries.path("pause")))
-    namespaces.wait_until_made(keeper)
-    namespaces.connect(keeper, folder / "covers", binaries.environment)
-    addresses = ["127.0.0.1", "10.96.0.1", NODE_ADDRESS, HOST_ADDRESS]
+    _make_namespaces(starter)
+    addresses = ["127.0.0.1", API_SERVICE_ADDRESS, NODE_ADDRESS, HOST_ADDRESS]
     pki = make_pki(state.pki_folder, endpoint.url, addresses, node.NODE_NAME, binaries.environment)
     _start_api_server(starter, pki, controllers=True)
     files = node.write_node_files(folder / "node", folder / "containerd", binaries, pki)
@@ -112,6 +108,16 @@ def start_cluster(folder: Path, progress: Progress, timeout: float) -> State:
     complete = replace(state, complete=True)
     complete.save()
     return complete
+
+
+def _make_namespaces(starter: Starter) -> None:
+    state = starter.state
+    POINTER.symlink_to(state.folder)
+    for path in state.made_folders:
+        Path(path).mkdir(exist_ok=True)  # the state's parents are there by now
+    keeper = starter.start(HOLDER, namespaces.holder(starter.binaries.path("pause")))
+    namespaces.wait_until_made(keeper)
+    namespaces.connect(keeper, state.folder / "covers", starter.binaries.environment)
 
 
 def tear_down(folder: Path, state: State | None, *, keep_logs: bool) -> None:
@@ -128,6 +134,8 @@ def tear_down(folder: Path, state: State | None, *, keep_logs: bool) -> None:
     if state is not None and state.endpoint.in_namespace:
         _undo_machine(state)
     namespaces.remove_state(folder, keep=("log",) if keep_logs else ())
+    if folder == default_folder():
+        namespaces.remove_folders([str(folder.parent)])  # ours by its name; kept logs may have kept it so far
     if state is not None and state.endpoint.in_namespace:
         namespaces.remove_folders(state.made_folders)
         if POINTER.is_symlink() and POINTER.readlink() == folder:

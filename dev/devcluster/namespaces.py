@@ -28,6 +28,7 @@ NODE_ADDRESS = "10.245.0.2"
 LINK_CIDR = "10.245.0.0/30"
 POD_CIDR = "10.244.0.0/24"
 SERVICE_CIDR = "10.96.0.0/16"
+API_SERVICE_ADDRESS = "10.96.0.1"  # Kubernetes gives the first of SERVICE_CIDR to the service of the API server
 CGROUP_ROOT = "specserve-devcluster"
 CGROUPS = Path("/sys/fs/cgroup")
 
@@ -75,7 +76,6 @@ def wait_until_made(keeper: Identity, timeout: float = 10) -> None:
 
 def connect(keeper: Identity, covers: Path, env: Mapping[str, str]) -> None:
     """Lay the veth pair and the routes, and cover the `COVERED` folders by folders below `covers`."""
-    check_free(json.loads(_run(["ip", "-json", "-4", "route", "show", "table", "all"], env)))
     pair = ["ip", "link", "add", HOST_LINK, "type", "veth", "peer", "name", NODE_LINK, "netns", str(keeper.pid)]
     _run(pair, env)
     _run(["ip", "addr", "add", f"{HOST_ADDRESS}/30", "dev", HOST_LINK], env)
@@ -88,6 +88,12 @@ def connect(keeper: Identity, covers: Path, env: Mapping[str, str]) -> None:
     _run([*inside(keeper.pid), "sh", "-c", script], env)
     for cidr in (POD_CIDR, SERVICE_CIDR):
         _run(["ip", "route", "add", cidr, "via", NODE_ADDRESS, "dev", HOST_LINK], env)
+
+
+def read_routes(env: Mapping[str, str]) -> list[dict[str, object]]:
+    """Every IPv4 route of this machine, as `ip -json route` tells them."""
+    routes: list[dict[str, object]] = json.loads(_run(["ip", "-json", "-4", "route", "show", "table", "all"], env))
+    return routes
 
 
 def check_free(routes: Iterable[Mapping[str, object]]) -> None:
