@@ -49,7 +49,7 @@ def measured(environment: Environment, figures: list[str]) -> Measured:
     first.kill()
     second = wait_for("the operator's restart", lambda: _other(environment, first), 60)
     wait_for("the Job's pod to measure", lambda: _ready(story.job_pod(kube, job)), JOB_SECONDS)
-    wait_for("the end to come near", lambda: "measuring the grid" in _log(environment, job), JOB_SECONDS)
+    wait_for("the end to come near", lambda: "[specserve] grid " in _log(environment, job), JOB_SECONDS)
     second.send(signal.SIGSTOP)  # it sees nothing of the Job's end
     wait_for("the Job's end", lambda: kube.get("job", job)["status"].get("succeeded") == 1, 120)
     assert story.profiles(kube) == []

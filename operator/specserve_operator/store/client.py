@@ -22,8 +22,8 @@ from specserve_operator.api import names
 from specserve_operator.api.records import Json
 
 REQUEST_SECONDS = 20.0
-WATCH_SECONDS = 300
-"""The API server ends a watch after this; it is then taken up where it ended."""
+WATCH_SECONDS = 180
+"""The API server ends a watch after this; it is then taken up where it ended. A dead connection lasts no longer."""
 PAGE = 500
 
 
@@ -202,8 +202,8 @@ class Client:
             "labelSelector": selector,
             "timeoutSeconds": str(WATCH_SECONDS),
         }
-        # A bookmark comes every minute: silence for longer is a dead connection.
-        timeout = aiohttp.ClientTimeout(total=WATCH_SECONDS + 30, connect=REQUEST_SECONDS, sock_read=90)
+        # Silence tells nothing: where no object changes, even bookmarks may stay away for the whole watch.
+        timeout = aiohttp.ClientTimeout(total=WATCH_SECONDS + 10, connect=REQUEST_SECONDS)
         response = await self._send("GET", resource.path(), query, timeout=timeout)
         try:
             async for line in response.content:
