@@ -56,7 +56,7 @@ def may(reviews: client.AuthorizationV1Api, verb: str, resource: str, namespace:
 
 MAY = [
     ("speculativeservings.specserve.dev", "get list watch", "team"),
-    ("speculativeservings.specserve.dev/status", "get update patch", "team"),
+    ("speculativeservings.specserve.dev/status", "update", "team"),
     ("nodes", "get list watch", ""),
     ("pods", "get list watch", "team"),
     ("configmaps", "get list watch create delete", "team"),
@@ -65,11 +65,12 @@ MAY = [
     ("services", "get list watch create patch delete", "team"),
     ("events", "create", "team"),
     ("leases.coordination.k8s.io", "create", HOME),
-    ("leases.coordination.k8s.io:specserve-operator", "get update patch", HOME),
+    ("leases.coordination.k8s.io:specserve-operator", "get patch", HOME),
 ]
 MAY_NOT = [
     ("speculativeservings.specserve.dev", "create update patch delete deletecollection", "team"),
     ("speculativeservings.specserve.dev/scale", "update patch", "team"),
+    ("speculativeservings.specserve.dev/status", "get patch", "team"),
     ("nodes", "create update patch delete", ""),
     ("nodes/status", "patch", ""),
     ("pods", "create update patch delete", "team"),
@@ -92,7 +93,7 @@ MAY_NOT = [
     ("roles.rbac.authorization.k8s.io", "create bind escalate", HOME),
     ("leases.coordination.k8s.io", "get create update", "team"),
     ("leases.coordination.k8s.io:another", "get update patch delete", HOME),
-    ("leases.coordination.k8s.io:specserve-operator", "delete", HOME),
+    ("leases.coordination.k8s.io:specserve-operator", "update delete", HOME),
 ]
 
 
