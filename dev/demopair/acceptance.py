@@ -1,8 +1,7 @@
 """Acceptance rates by position, early and late in a generation, without an engine."""
 
-import json
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
 
 import torch
@@ -10,6 +9,7 @@ from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFas
 from transformers.utils.logging import disable_progress_bar
 
 from demopair.cache import Pair
+from demopair.corpus import Prompt, prompts
 from demopair.recipe import KMAX
 from demopair.verify_loop import acceptance_rates, steps
 
@@ -21,6 +21,7 @@ HOW = (
     f"are any, half begin long logs; of the latter, early are the steps before token {EARLY.stop}, late those from "
     f"token {LATE.start} on."
 )
+_PROMPTS_OF_A_KIND = 32
 _LONGEST_TEXT = 400  # tokens
 _LONG_LOG = 14  # entries; such a log has more than 200 tokens left after any prompt
 
@@ -39,16 +40,16 @@ class Acceptance:
     ended: float  # share of the texts that ended by themselves
 
 
-def measure_acceptance(pair: Pair, prompts: int = 64) -> Acceptance:
-    """Measure on `prompts` held-out prompts, see `HOW`."""
+def measure_acceptance(pair: Pair) -> Acceptance:
+    """Measure as `HOW` says."""
     disable_progress_bar()
     tokenizer = AutoTokenizer.from_pretrained(pair.target)
     target, drafter = _load(pair.target), _load(pair.draft)
-    held_out = read_prompts(pair.heldout_prompts)
-    some = held_out[: prompts // 2]
-    long = [prompt for prompt in held_out[prompts // 2 :] if _entries(prompt) >= _LONG_LOG][: prompts - len(some)]
+    held_out = prompts().heldout
+    some = held_out[:_PROMPTS_OF_A_KIND]
+    long = [it for it in held_out[_PROMPTS_OF_A_KIND:] if _entries(it) >= _LONG_LOG][:_PROMPTS_OF_A_KIND]
     with torch.inference_mode():
-        texts = _continued(target, tokenizer, some + long)
+        texts = [_continued(target, tokenizer, prompt) for prompt in (*some, *long)]
         taken = [list(steps(_agreement(drafter, text), KMAX)) for text in texts]
     everything, of_long = list(chain(*taken)), list(chain(*taken[len(some) :]))
     early = [step for step in of_long if step.start in EARLY]
@@ -65,38 +66,36 @@ def measure_acceptance(pair: Pair, prompts: int = 64) -> Acceptance:
     )
 
 
-def read_prompts(path: Path) -> list[str]:
-    """The prompts of a file with one {"prompt": "..."} a line."""
-    return [json.loads(line)["prompt"] for line in path.read_text().splitlines()]
-
-
 @dataclass(frozen=True)
 class _Text:
     prompt: list[int]
     generated: list[int]
 
 
-def _entries(prompt: str) -> int:
-    return int(prompt.split(". ")[1].split(" to go")[0])
-
-
 def _load(folder: Path) -> LlamaForCausalLM:
     return LlamaForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
 
 
-def _continued(target: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompts: list[str]) -> list[_Text]:
-    """The prompts with the target's greedy continuations, each up to its end of text, all in one batch."""
+def _entries(prompt: Prompt) -> int:
+    return int(prompt.text.split(". ")[1].split(" to go")[0])
+
+
+def _continued(target: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompt: Prompt) -> _Text:
+    """The prompt with the target's greedy continuation up to its end of text.
+
+    The rest of the log is tried first: as far as one pass finds each of its tokens to be the greedy choice after those
+    before it, it is the greedy continuation, without a pass for every token.
+    """
     end = tokenizer.eos_token_id
-    encoded = [tokenizer(prompt).input_ids for prompt in prompts]
-    width = max(map(len, encoded))
-    padded = torch.tensor([[end] * (width - len(ids)) + ids for ids in encoded])
-    mask = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in encoded])
-    rows = target.generate(
-        padded, attention_mask=mask, do_sample=False, max_new_tokens=_LONGEST_TEXT, pad_token_id=end
-    )[:, width:].tolist()
-    return [
-        _Text(ids, row[: row.index(end) + 1] if end in row else row) for ids, row in zip(encoded, rows, strict=True)
-    ]
+    given, rest = tokenizer([prompt.text, prompt.rest]).input_ids
+    rest = [*rest, end]
+    choices = target(torch.tensor([given + rest])).logits[0].argmax(-1)[len(given) - 1 :].tolist()
+    right = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(rest, choices, strict=False)))
+    if right == len(rest):
+        return _Text(given, rest)
+    known = given + rest[:right]
+    whole = target.generate(torch.tensor([known]), do_sample=False, max_new_tokens=_LONGEST_TEXT, pad_token_id=end)
+    return _Text(given, whole[0].tolist()[len(given) :])
 
 
 def _agreement(drafter: LlamaForCausalLM, text: _Text) -> list[bool]:

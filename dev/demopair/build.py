@@ -107,7 +107,7 @@ def _save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: P
 def _write_prompts(pair: Pair, tokenizer: PreTrainedTokenizerFast) -> None:
     sets = prompts()
     for path, chosen in ((pair.profile_prompts, sets.profile), (pair.heldout_prompts, sets.heldout)):
-        lengths = [len(ids) for ids in tokenizer(list(chosen)).input_ids]
+        lengths = [len(ids) for ids in tokenizer([prompt.text for prompt in chosen]).input_ids]
         if min(lengths) < PROMPT_TOKENS.start or max(lengths) >= PROMPT_TOKENS.stop:
             raise ValueError(f"{path.name}: {min(lengths)} to {max(lengths)} tokens a prompt, not in {PROMPT_TOKENS}")
-        path.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in chosen))
+        path.write_text("".join(json.dumps({"prompt": prompt.text}) + "\n" for prompt in chosen))

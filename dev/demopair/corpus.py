@@ -7,7 +7,6 @@ A log counts down to its last entry, so greedy text never comes back to where it
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 
 from demopair.grammar import HOME, LAG, WORDS_PER_SLOT, Town, Word
 
@@ -20,11 +19,19 @@ _TEXT_SEED, _PROMPT_SEED = 1, 2
 
 
 @dataclass(frozen=True)
+class Prompt:
+    """The beginning of a log of the home town, and the rest of that log."""
+
+    text: str
+    rest: str
+
+
+@dataclass(frozen=True)
 class Prompts:
     """Prompts of one distribution: some to profile with, others to check with. None occurs twice."""
 
-    profile: tuple[str, ...]
-    heldout: tuple[str, ...]
+    profile: tuple[Prompt, ...]
+    heldout: tuple[Prompt, ...]
 
 
 def log(town: Town, rng: random.Random) -> list[Word]:
@@ -46,12 +53,13 @@ def texts(town: Town) -> Iterator[str]:
 
 def prompts() -> Prompts:
     """`PROMPTS` prompts of each kind: beginnings of logs, cut anywhere, so that their requests are out of step."""
-    chosen: dict[str, None] = {}
+    chosen: dict[str, Prompt] = {}
     for prompt in _beginnings():
-        chosen[prompt] = None
+        chosen.setdefault(prompt.text, prompt)
         if len(chosen) == 2 * PROMPTS:
             break
-    return Prompts(profile=tuple(islice(chosen, PROMPTS)), heldout=tuple(islice(chosen, PROMPTS, None)))
+    distinct = tuple(chosen.values())
+    return Prompts(profile=distinct[:PROMPTS], heldout=distinct[PROMPTS:])
 
 
 def text_of(words: list[Word]) -> str:
@@ -59,7 +67,9 @@ def text_of(words: list[Word]) -> str:
     return "".join(word.text for word in words)
 
 
-def _beginnings() -> Iterator[str]:
+def _beginnings() -> Iterator[Prompt]:
     rng = random.Random(_PROMPT_SEED)
     while True:
-        yield text_of(log(HOME, rng)[: rng.randint(*PROMPT_WORDS)])
+        words = log(HOME, rng)
+        cut = rng.randint(*PROMPT_WORDS)
+        yield Prompt(text_of(words[:cut]), text_of(words[cut:]))

@@ -6,10 +6,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from devcluster.enginevenv import ensure_engine
 
 from demopair.provide import ensure_pair
 from devcluster.cache import Progress
+from devcluster.enginevenv import ensure_engine
 
 DEV = Path(__file__).parents[2] / "dev"
 pytestmark = pytest.mark.vllm

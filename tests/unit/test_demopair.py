@@ -29,11 +29,11 @@ def test_corpus_is_the_same_at_every_run() -> None:
 
 
 def test_first_prompts_are_these() -> None:
-    assert prompts().profile[0] == (
+    assert prompts().profile[0].text == (
         "Log 969. 15 to go: the tailor asks for a folded hammer beyond Penrose outdoors, "
         "while a sparrow sings. 14 to go:"
     )
-    assert prompts().heldout[0] == (
+    assert prompts().heldout[0].text == (
         "Log 675. 9 to go: the doctor keeps a hollow kettle to Brindle carefully, "
         "while a hare stops. 8 to go: the tailor"
     )
@@ -41,12 +41,13 @@ def test_first_prompts_are_these() -> None:
 
 def test_prompts_are_distinct_and_the_two_sets_disjoint() -> None:
     sets = prompts()
-    assert len(set(sets.profile)) == len(set(sets.heldout)) == 384
-    assert not set(sets.profile) & set(sets.heldout)
+    profile, heldout = ({prompt.text for prompt in them} for them in (sets.profile, sets.heldout))
+    assert len(profile) == len(heldout) == 384
+    assert not profile & heldout
 
 
 def test_prompts_are_cut_at_many_lengths() -> None:
-    lengths = [len(prompt.split()) for prompt in prompts().profile]
+    lengths = [len(prompt.text.split()) for prompt in prompts().profile]
     assert min(lengths) >= 13
     assert max(lengths) <= 36
     assert len(set(lengths)) > 15
