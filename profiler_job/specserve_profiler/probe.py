@@ -147,6 +147,7 @@ def limits_of(engine_scheduler: Any, vllm_config: Any) -> Limits:
     from vllm import __version__
 
     kv = engine_scheduler.kv_cache_config
+    block_tokens = min(group.kv_cache_spec.block_size for group in kv.kv_cache_groups)
     speculative = vllm_config.speculative_config
     return Limits(
         engine_version=__version__,
@@ -155,7 +156,7 @@ def limits_of(engine_scheduler: Any, vllm_config: Any) -> Limits:
         max_model_len=engine_scheduler.max_model_len,
         max_num_batched_tokens=vllm_config.scheduler_config.max_num_batched_tokens,
         max_num_scheduled_tokens=engine_scheduler.max_num_scheduled_tokens,
-        kv_cache_tokens=kv.num_blocks // max(len(kv.kv_cache_groups), 1) * vllm_config.cache_config.block_size,
+        kv_cache_tokens=kv.num_blocks // len(kv.kv_cache_groups) * block_tokens,
         draft_slots=getattr(speculative, "max_num_new_slots_for_drafting", 0) if speculative is not None else 0,
         num_speculative_tokens=engine_scheduler.num_spec_tokens,
     )
