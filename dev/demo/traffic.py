@@ -18,6 +18,10 @@ ACCEPTED_TOKENS = "vllm:spec_decode_num_accepted_tokens_total"
 RUNNING = "vllm:num_requests_running"
 GENERATED = "vllm:generation_tokens_total"
 
+_SETTLING_SECONDS = 0.5
+"""The last prefill's own draft is over by then."""
+_LOOK_SECONDS = 0.3
+
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -67,50 +71,53 @@ def parse_metrics(text: str) -> dict[str, float]:
 
 
 def drafted_at(
-    url: str, batch_size: int, prompts: Sequence[str], tokens: int, seconds: float = 8, settle: float = 240
+    url: str, batch_size: int, prompts: Sequence[str], tokens: int, seconds: float = 6, settle: float = 240
 ) -> Drafted:
     """Hold ``batch_size`` requests and read what the engine drafts in the steady part.
 
-    All requests start together and are long; the steady part is between the moment when all of them decode and, at the
-    earliest, the end of the first. A reading in which a request had ended meanwhile is thrown away.
+    All requests start together, and none takes the place of one that ended: the steady part is from shortly after the
+    moment when all of them decode to the last look at which all still do.
 
     Args:
         prompts: at least ``batch_size``, distinct.
-        tokens: length of each generation; must last longer than ``seconds``.
-        seconds: length of the steady part.
+        tokens: length of each generation.
+        seconds: the steady part is cut at this length.
         settle: seconds until all requests must be decoding.
 
     Raises:
         TimeoutError: they never all decoded at once.
-        RuntimeError: the generations were too short for a steady part of ``seconds``.
+        RuntimeError: the generations were too short for a steady part.
     """
     with _requests(url, prompts[:batch_size], tokens):
-        deadline = time.monotonic() + settle
-        while True:
-            before = metrics(url)
-            if before.get(RUNNING) == batch_size:
+        _all_decode(url, batch_size, settle)
+        time.sleep(_SETTLING_SECONDS)
+        began, before = time.monotonic(), metrics(url)
+        ended, after = began, before
+        while time.monotonic() - began < seconds:
+            time.sleep(_LOOK_SECONDS)
+            seen = metrics(url)
+            if seen.get(RUNNING) != batch_size:
                 break
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{before.get(RUNNING)} of {batch_size} requests run after {settle:.0f} s")
-            time.sleep(0.2)
-        time.sleep(1.0)  # the last prefill's own draft
-        started, before = time.monotonic(), metrics(url)
-        time.sleep(seconds)
-        after = metrics(url)
-        elapsed = time.monotonic() - started
-        if after.get(RUNNING) != batch_size:
-            raise RuntimeError(
-                f"only {after.get(RUNNING)} of {batch_size} requests lasted {seconds} s: raise tokens ({tokens})"
-            )
+            ended, after = time.monotonic(), seen
+    if after.get(GENERATED, 0) <= before.get(GENERATED, 0):
+        raise RuntimeError(f"no steady part: the {batch_size} requests ended too soon; raise tokens ({tokens})")
     change = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in after}
     return Drafted(
         batch_size=batch_size,
         drafts=change.get(DRAFTS, 0.0),
         draft_tokens=change.get(DRAFT_TOKENS, 0.0),
         accepted=change.get(ACCEPTED_TOKENS, 0.0),
-        generated=change.get(GENERATED, 0.0),
-        seconds=elapsed,
+        generated=change[GENERATED],
+        seconds=ended - began,
     )
+
+
+def _all_decode(url: str, batch_size: int, limit: float) -> None:
+    deadline = time.monotonic() + limit
+    while (running := metrics(url).get(RUNNING)) != batch_size:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{running} of {batch_size} requests run after {limit:.0f} s")
+        time.sleep(0.1)
 
 
 @contextmanager
