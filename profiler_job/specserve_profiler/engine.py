@@ -121,7 +121,7 @@ class Engine:
         hint = " (out of memory?)" if code == -signal.SIGKILL else ""
         return ProfilingError(
             "EngineFailed",
-            f"the engine ended {how}{hint} {when}: {error_line(list(self._tail))}. "
+            f"the engine ended {how}{hint} {when}: {error_line(list(self._tail)).rstrip('.')}. "
             "It would end where it is deployed, too: check image, engine.args and the models.",
         )
 
