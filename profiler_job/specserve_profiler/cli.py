@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -87,7 +88,12 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     add("--prompt-tokens", type=int, default=512, help="prompts are cut to this (default 512)")
     add("--output-tokens", type=int, default=256, help="upper bound of a generation (default 256)")
     add("--temperature", type=float, default=0.0, help="(default 0)")
-    add("--batch-sizes", help="comma-separated (default 1,2,4,... up to --max-num-seqs)")
+    add(
+        "--batch-sizes",
+        type=_batch_sizes,
+        metavar="SIZES",
+        help="comma-separated (default 1,2,4,... up to --max-num-seqs)",
+    )
     add("--measure-seconds", type=float, default=600, help="time for measuring without the boots (default 600)")
     add("--timeout-seconds", type=float, default=3600, help="time for everything (default 3600)")
     add("--engine-command", default="vllm serve", help='how vLLM is started (default "vllm serve")')
@@ -100,6 +106,7 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace, engine_ar
         from specserve_profiler.run import execute
     except ModuleNotFoundError as error:
         parser.error(f"{error}; {_ENGINE_ONLY}")
+    _check_output(parser, options.output)
     result = execute(request)
     if isinstance(result, Failure):
         print(f"no profile: {result.reason}: {result.message}", file=sys.stderr)
@@ -126,8 +133,8 @@ def _request(
         parser.error(f"--method: {why}")
     for argument, reason in render.refused_arguments(engine_arguments):
         parser.error(f"after --: {argument}: {reason}")
+    command = _command(parser, options.engine_command)
     try:
-        sizes = options.batch_sizes
         return ProfileRequest(
             key="local",
             model=options.model,
@@ -139,7 +146,7 @@ def _request(
                 max_tokens=options.max_tokens,
             ),
             engine=Engine(
-                command=tuple(shlex.split(options.engine_command)),
+                command=command,
                 args=tuple(engine_arguments),
                 max_num_seqs=options.max_num_seqs,
                 max_model_len=options.max_model_len,
@@ -151,21 +158,59 @@ def _request(
                 temperature=options.temperature,
             ),
             prompts=str(options.prompts.resolve()),
-            batch_sizes=tuple(map(int, sizes.split(","))) if sizes else default_batch_sizes(options.max_num_seqs),
+            batch_sizes=options.batch_sizes or default_batch_sizes(options.max_num_seqs),
             measure_seconds=options.measure_seconds,
             timeout_seconds=options.timeout_seconds,
         )
-    except (ValidationError, ValueError) as error:
-        parser.error(str(error))
+    except ValidationError as error:
+        parser.error(_faults(error, "--"))
+
+
+def _faults(error: ValidationError, mark: str = "") -> str:
+    """What is wrong with which field, at most three of them."""
+    faults = []
+    for fault in error.errors()[:3]:
+        field = ".".join(str(part) for part in fault["loc"])
+        field = f"{mark}{field.replace('_', '-')}: " if field else ""
+        faults.append(field + fault["msg"].removeprefix("Value error, "))
+    return "; ".join(faults)
+
+
+def _command(parser: argparse.ArgumentParser, text: str) -> tuple[str, ...]:
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as error:
+        parser.error(f"--engine-command {text!r}: {error}")
+    if not words:
+        parser.error('--engine-command: give a command, such as "vllm serve"')
+    return words
+
+
+def _batch_sizes(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(map(int, text.split(",")))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: give whole numbers with commas between, such as 1,8,64") from None
+
+
+def _check_output(parser: argparse.ArgumentParser, path: Path | None) -> None:
+    """Before an hour of measuring, not after it."""
+    if path is None:
+        return
+    folder = path.resolve().parent
+    if path.is_dir() or not folder.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+        parser.error(f"--output: {path} cannot be written: give a file in a folder that is there and can be written to")
 
 
 def _show(parser: argparse.ArgumentParser, path: Path) -> int:
     try:
-        print(report(Profile.model_validate_json(path.read_text(encoding="utf-8"))))
+        print(report(Profile.model_validate_json(path.read_text(encoding="utf-8-sig"))))
     except OSError as error:
         parser.error(f"{path} cannot be read: {error.strerror}")
-    except ValidationError as error:
+    except UnicodeDecodeError as error:
         parser.error(f"{path} is no profile: {error}")
+    except ValidationError as error:
+        parser.error(f"{path} is no profile: {_faults(error)}")
     return 0
 
 

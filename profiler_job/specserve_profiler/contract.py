@@ -6,12 +6,11 @@ apart. The transport of a result (the termination message) is in ``termination``
 
 from __future__ import annotations
 
-import datetime as dt
 import hashlib
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
 SCHEMA_VERSION = 1
@@ -86,9 +85,9 @@ class ProfileRequest(Model):
     """Path of a JSONL file inside the container: one ``{"prompt": text}`` a line (or ShareGPT ``conversations``)."""
     batch_sizes: tuple[int, ...]
     """Increasing; the last is at most ``engine.max_num_seqs``."""
-    measure_seconds: Annotated[float, Field(gt=0)]
+    measure_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     """Time for measuring, all boots excluded. Shared out between acceptance, grid and baseline."""
-    timeout_seconds: Annotated[float, Field(gt=0)]
+    timeout_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     """Time for everything. The profiler stops by itself a little before the pod's own deadline."""
 
     @model_validator(mode="after")
@@ -154,12 +153,15 @@ class Row(Model):
     k: Annotated[int, Field(ge=0)]
 
 
+Ratio = Annotated[float, Field(gt=0, le=1e6)]
+
+
 class Speedup(Model):
     """Predicted goodput of the table at one measured batch size, as a ratio."""
 
     batch_size: int
-    over_baseline: float
-    over_static: float
+    over_baseline: Ratio
+    over_static: Ratio
     """Over the best single K of the whole grid."""
 
 
@@ -175,6 +177,15 @@ class Decision(Model):
     """The best single K; 0 where not speculating is best."""
     speedups: tuple[Speedup, ...] = ()
     warnings: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _table_has_no_gaps(self) -> Decision:
+        expected = 1
+        for row in self.table:
+            if row.first != expected or row.last < row.first:
+                raise ValueError(f"table: row {row.first}-{row.last}: must begin at {expected} and not end before that")
+            expected = row.last + 1
+        return self
 
 
 class Measurements(Model):
@@ -196,7 +207,7 @@ class Profile(Model):
 
     schema_version: int = SCHEMA_VERSION
     key: str
-    measured_at: dt.datetime
+    measured_at: AwareDatetime
     measurements: Measurements
     decision: Decision
 

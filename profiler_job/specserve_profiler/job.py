@@ -34,7 +34,11 @@ def run_job(environment: Mapping[str, str] = os.environ) -> int:
     else:
         say(f"no profile: {result.reason}: {result.message}")
     sys.stdout.flush()
-    termination.write(result, path)
+    try:
+        termination.write(result, path)
+    except OSError as error:
+        say(f"the result cannot be handed over: {path}: {error.strerror}; outside a pod set {TERMINATION_VARIABLE}")
+        return 1
     return 0 if isinstance(result, Profile) else 1
 
 

@@ -23,7 +23,8 @@ def load_prompts(path: Path) -> list[str]:
     which the first human turn is taken. Raises ProfilingError (PromptsInvalid) that names the file and the line.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # Not splitlines: JSON texts may hold U+2028 and its like as they are.
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ProfilingError("PromptsInvalid", f"prompts {path} cannot be read: {error}") from error
     prompts = [_prompt(line, f"{path}, line {number}") for number, line in enumerate(lines, 1) if line.strip()]
@@ -35,12 +36,13 @@ def load_prompts(path: Path) -> list[str]:
 def _prompt(line: str, where: str) -> str:
     try:
         entry = json.loads(line)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ProfilingError("PromptsInvalid", f"{where}: not JSON ({error}); write one JSON object a line") from error
     if isinstance(entry, dict):
         text = entry["prompt"] if "prompt" in entry else _first_human_turn(entry.get("conversations"))
         if isinstance(text, str) and text.strip():
-            return text
+            # Half of a surrogate pair is no text that an engine could be sent.
+            return text.encode(errors="replace").decode()
     raise ProfilingError(
         "PromptsInvalid",
         f'{where}: neither {{"prompt": "text"}} nor a ShareGPT "conversations" list with a human turn',

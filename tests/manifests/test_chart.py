@@ -171,6 +171,13 @@ def test_where_the_operator_runs_is_the_administrators_choice(helm: Run) -> None
         ("profiling.priorityClass.create=false", "at '/profiling/priorityClass/name': minLength: got 0, want 1"),
         ("serviceAccount.create=false", "at '/serviceAccount/name': minLength: got 0, want 1"),
         ("imagePullSecrets[0]=registry", "at '/imagePullSecrets/0': got string, want object"),
+        ("operator=null", "at '': missing property 'operator'"),
+        ("profiling.priorityClass=null", "at '/profiling': missing property 'priorityClass'"),
+        ("operator.workers=null", "at '/operator': missing property 'workers'"),
+        ("operator.variantGraceSeconds=40000000", "at '/operator/variantGraceSeconds': maximum: got"),
+        ("image.repository=a b", "at '/image/repository': 'a b' does not match pattern"),
+        ("serviceAccount.name=Mine", "at '/serviceAccount/name': 'Mine' does not match pattern"),
+        ("profiling.priorityClass.name=Low", "at '/profiling/priorityClass/name': 'Low' does not match pattern"),
         ("replicas=2", "at '': additional properties 'replicas' not allowed"),
     ],
 )

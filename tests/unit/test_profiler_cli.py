@@ -101,7 +101,13 @@ def test_show_prints_the_report_of_a_file(tmp_path: Path, capsys: pytest.Capture
         ([*RUN[:3], *RUN[4:], "--prompts=p"], "--draft-model: method draft_model needs one"),
         (["run", "--model=m", "--method=ngram", *RUN[3:], "--prompts=p"], "--draft-model: method ngram takes none"),
         ([*RUN, "--prompts=p", "--batch-sizes=1,16"], "batchSizes: 16 exceeds maxNumSeqs 8"),
-        ([*RUN, "--prompts=p", "--batch-sizes=few"], "few"),
+        ([*RUN, "--prompts=p", "--batch-sizes=few"], "--batch-sizes: 'few': give whole numbers with commas between"),
+        ([*RUN, "--prompts=p", "--max-tokens=99"], "error: --max-tokens: Input should be less than or equal to 16\n"),
+        ([*RUN, "--prompts=p", "--measure-seconds=inf"], "error: --measure-seconds: Input should be a finite number\n"),
+        ([*RUN, "--prompts=p", "--engine-command="], '--engine-command: give a command, such as "vllm serve"'),
+        ([*RUN, "--prompts=p", "--engine-command='vllm"], '--engine-command "\'vllm": No closing quotation'),
+        ([*RUN, "--prompts=p", "--output=/no/such/p.json"], "--output: /no/such/p.json cannot be written"),
+        ([*RUN, "--prompts=p", "--output=/"], "--output: / cannot be written"),
         ([*RUN, "--prompts=p", "--", "--port=1"], "after --: --port=1: specserve sets --port itself"),
     ],
 )
@@ -113,6 +119,36 @@ def test_wrong_usage_says_what_is_wrong(
 
     assert caught.value.code == 2
     assert expected in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"\xe3\x00", "is no profile: 'utf-8' codec can't decode"),
+        (b"\xef\xbb\xbf{}", "is no profile: key: Field required; measuredAt: Field required; "),
+        (b"", "is no profile: Invalid JSON: EOF while parsing a value at line 1 column 0\n"),
+    ],
+)
+def test_what_is_no_profile_is_not_shown(
+    content: bytes, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "profile.json"
+    path.write_bytes(content)
+
+    with pytest.raises(SystemExit) as caught:
+        main(["show", str(path)])
+
+    assert caught.value.code == 2
+    assert f"{path} {expected}" in capsys.readouterr().err
+
+
+def test_a_job_outside_a_pod_says_that_nobody_takes_its_result(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_job({"SPECSERVE_TERMINATION_LOG": "/no/such/file"}) == 1
+
+    assert (
+        "the result cannot be handed over: /no/such/file: No such file or directory; outside a pod set"
+        " SPECSERVE_TERMINATION_LOG\n" in capsys.readouterr().out
+    )
 
 
 def test_a_run_that_fails_ends_with_one_and_the_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,6 +30,8 @@ def test_prompts_and_sharegpt_lines_are_read(tmp_path: Path) -> None:
         ('{"conversations": [{"from": "gpt", "value": "Hi"}]}\n', r"line 1: neither"),
         ('["text"]\n', r"line 1: neither"),
         ('{"prompt": "  "}\n', r"line 1: neither"),
+        ("[" * 200000, r"line 1: not JSON \(maximum recursion depth exceeded"),
+        ('{"prompt": ' + "9" * 6000 + "}", r"line 1: not JSON \(Exceeds the limit"),
     ],
 )
 def test_a_bad_file_is_refused_with_file_and_line(tmp_path: Path, content: str, expected: str) -> None:
@@ -39,6 +41,21 @@ def test_a_bad_file_is_refused_with_file_and_line(tmp_path: Path, content: str, 
     with pytest.raises(ProfilingError, match=expected) as caught:
         load_prompts(path)
     assert caught.value.reason == "PromptsInvalid"
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b'\xef\xbb\xbf{"prompt": "one"}\r\n{"prompt": "two"}\r\n', ["one", "two"]),  # as Windows saves it
+        ('{"prompt": "a\u2028b\u0085c"}\n'.encode(), ["a\u2028b\u0085c"]),  # no ends of lines in JSON
+        (b'{"prompt": "half \\ud800"}\n', ["half ?"]),
+    ],
+)
+def test_what_editors_and_corpora_leave_in_a_file_is_read(tmp_path: Path, content: bytes, expected: list[str]) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_bytes(content)
+
+    assert load_prompts(path) == expected
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
