@@ -6,6 +6,8 @@ import asyncio
 import datetime as dt
 import json
 import logging
+import math
+import time
 from collections.abc import Awaitable, Callable
 
 from kubernetes.aio.client.exceptions import ApiException
@@ -33,9 +35,12 @@ class PatientLock(BaseLock):  # type: ignore[misc]
     connection errors through, which ends the election with the first dropped connection.
     """
 
-    def __init__(self, client: Client, namespace: str, identity: str) -> None:
+    def __init__(self, client: Client, namespace: str, identity: str, seconds: float) -> None:
         super().__init__(NAME, namespace, identity)
-        self._client = client
+        self._client, self._seconds = client, seconds
+        self._held_until = -math.inf
+        self.taken = asyncio.Event()
+        """Set once somebody else is seen to hold what this process held."""
         self._lease: Json = {}
         """As read last: an update is refused where somebody changed it since."""
 
@@ -50,6 +55,9 @@ class PatientLock(BaseLock):  # type: ignore[misc]
             return False, ApiException(404, "NotFound", body=json.dumps({"code": 404}))
         self._lease = lease
         spec = lease.get("spec") or {}
+        if self._held_until > -math.inf and spec.get("holderIdentity") not in (None, "", self.identity):
+            self._held_until = -math.inf
+            self.taken.set()
         fields = ("holderIdentity", "leaseDurationSeconds", "acquireTime", "renewTime")
         return True, LeaderElectionRecord(*(str(spec[field]) if spec.get(field) else None for field in fields))
 
@@ -61,11 +69,23 @@ class PatientLock(BaseLock):  # type: ignore[misc]
             "metadata": {"name": name, "namespace": namespace},
             "spec": {**self._held(election_record, {}), "leaseTransitions": 0},
         }
-        return await self._try("made", self._client.create(LEASES, body))
+        return await self._hold("made", self._client.create(LEASES, body))
 
     async def update(self, name: str, namespace: str, updated_record: LeaderElectionRecord) -> bool:
         """Whether the Lease could be taken or renewed."""
-        return await self._try("renewed", self._put(self._held(updated_record, self._lease.get("spec") or {})))
+        return await self._hold("renewed", self._put(self._held(updated_record, self._lease.get("spec") or {})))
+
+    @property
+    def held(self) -> bool:
+        """Whether nobody else can hold the Lease now. Not so after a process was stopped for longer than it lasts."""
+        return time.monotonic() < self._held_until
+
+    async def _hold(self, what: str, call: Awaitable[Json]) -> bool:
+        begun = time.monotonic()
+        done = await self._try(what, call)
+        if done:
+            self._held_until = begun + self._seconds
+        return done
 
     async def release(self) -> None:
         """Give the Lease back, so that the next operator need not wait until it expires. Failing is no harm."""
@@ -105,6 +125,9 @@ class PatientLock(BaseLock):  # type: ignore[misc]
 async def lead(client: Client, settings: Settings, work: Callable[[], Awaitable[None]]) -> None:
     """Wait for the Lease, then run ``work`` while it is held. Returns when it is lost; ``work`` has ended by then.
 
+    The client writes nothing while the Lease may be another's: a process that was stopped and continued finds its
+    work where it was, before it finds that its Lease is gone.
+
     Raises:
         Exception: whatever ``work`` raised.
     """
@@ -116,17 +139,22 @@ async def lead(client: Client, settings: Settings, work: Callable[[], Awaitable[
     async def lost() -> None:
         return None
 
+    async def taken() -> None:
+        await lock.taken.wait()
+
     async def serve() -> None:
         await elected.wait()
         await work()
 
-    lock = PatientLock(client, settings.namespace, settings.identity)
     seconds = settings.lease_seconds
+    lock = PatientLock(client, settings.namespace, settings.identity, seconds)
+    client.may_write = lambda: lock.held
     election = LeaderElection(Config(lock, seconds, seconds * 2 / 3, seconds / 6, begin, lost))
     tasks = {
         asyncio.create_task(election.run(), name="election"),
         # Not the election's own task for it: that one outlives an election that is cancelled.
         asyncio.create_task(serve(), name="work"),
+        asyncio.create_task(taken(), name="taken"),
     }
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

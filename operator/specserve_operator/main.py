@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import kopf
 
@@ -17,13 +18,14 @@ from specserve_operator.api import names
 from specserve_operator.api.settings import Settings
 from specserve_operator.lease import lead
 from specserve_operator.reconcile.reconciler import Reconciler
-from specserve_operator.store.client import SERVINGS, ApiError, Client
+from specserve_operator.store.client import SERVINGS, ApiError, Client, NoCredentialsError
 from specserve_operator.store.mirror import Store
 from specserve_profiler.package import build_zip
 
 log = logging.getLogger("specserve")
 
 KOPF_SERVER_SECONDS, KOPF_CLIENT_SECONDS = 300, 310
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 CRD_SECONDS = 2.0
 """Pause between two looks for our kind."""
 
@@ -107,6 +109,22 @@ def _login(**kwargs: Any) -> kopf.ConnectionInfo | None:
     return dataclasses.replace(found, server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}")
 
 
+def _health_url(text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        fits = parts.scheme == "http" and bool(parts.hostname) and bool(parts.port)
+    except ValueError:
+        fits = False
+    if not fits:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a URL such as http://0.0.0.0:8080/healthz")
+    return text
+
+
+async def _check_credentials() -> None:
+    async with await Client.connect():
+        pass
+
+
 def cli(argv: list[str] | None = None) -> int:
     """Run the operator until it is told to stop. Exit code 1 where it failed or lost its Lease, 2 for bad settings."""
     parser = argparse.ArgumentParser(
@@ -118,12 +136,16 @@ def cli(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--health",
         default=os.environ.get("SPECSERVE_HEALTH", "http://0.0.0.0:8080/healthz"),
+        type=_health_url,
         metavar="URL",
         help="where to answer liveness probes (default: %(default)s)",
     )
     options = parser.parse_args(argv)
+    level = (os.environ.get("SPECSERVE_LOG_LEVEL") or "INFO").upper()
+    if level not in LOG_LEVELS:
+        parser.error(f"SPECSERVE_LOG_LEVEL={level!r}: give one of {', '.join(LOG_LEVELS)}")
     logging.basicConfig(
-        level=os.environ.get("SPECSERVE_LOG_LEVEL", "INFO").upper(),
+        level=level,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     # At its end kopf lists every stream that it watched, in one line of up to hundreds of kB.
@@ -131,7 +153,8 @@ def cli(argv: list[str] | None = None) -> int:
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)  # the kubelet's probes
     try:
         settings = Settings.from_environment()
-    except ValueError as error:
+        asyncio.run(_check_credentials())  # kopf would bury what is wrong with them
+    except (ValueError, NoCredentialsError) as error:
         parser.error(str(error))
     operator = Operator(settings)
     registry = kopf.OperatorRegistry()

@@ -67,6 +67,32 @@ async def test_what_is_not_there_is_none_and_deleting_it_is_fine(client: Client)
     await client.delete(CONFIG_MAPS, SPACE, "nowhere")
 
 
+@pytest.mark.parametrize(
+    "name", ["..", ".", f"../../{SPACE}/configmaps/there", "../configmaps/there", "there/../there", "there?x=y", "a b"]
+)
+async def test_a_name_leads_nowhere_else(client: Client, name: str) -> None:
+    await client.apply(CONFIG_MAPS, config_map("there"))
+
+    assert await client.get(CONFIG_MAPS, SPACE, name) is None
+
+
+async def test_nothing_is_written_where_nothing_may_be(client: Client) -> None:
+    client.may_write = lambda: False
+    there = config_map("unwritten")
+
+    for write in (
+        client.create(CONFIG_MAPS, there),
+        client.apply(CONFIG_MAPS, there),
+        client.patch(CONFIG_MAPS, SPACE, "unwritten", {}),
+        client.replace_status(SERVINGS, there),
+        client.delete(CONFIG_MAPS, SPACE, "unwritten"),
+    ):
+        with pytest.raises(ApiError, match="NotLeading"):
+            await write
+
+    assert await client.get(CONFIG_MAPS, SPACE, "unwritten") is None
+
+
 async def test_a_name_that_is_taken(client: Client) -> None:
     await client.create(CONFIG_MAPS, config_map("taken"))
 

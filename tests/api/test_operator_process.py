@@ -16,7 +16,7 @@ import pytest
 from tests.api.conftest import CRD
 from tests.api.operator_process import Link, OperatorProcess, wait_for
 from tests.api.resource import edited
-from tests.builders import PROMPTS, SERVING
+from tests.builders import PROMPTS, SERVING, profile
 
 from devcluster import Cluster
 from devcluster.api import ApiReader
@@ -246,6 +246,62 @@ def test_a_second_operator_waits_and_takes_over_when_the_first_is_killed(
         assert second.end(signal.SIGTERM) == 0
         assert time.monotonic() - told < 3
         assert space.cluster.get("lease", "specserve-operator")["spec"].get("holderIdentity", "") == ""
+
+
+def test_one_that_was_stopped_meanwhile_writes_nothing_when_it_goes_on(
+    operator: OperatorProcess, space: Space, tmp_path: Path
+) -> None:
+    """It goes on amid its work, before it finds that its Lease is gone."""
+    space.cluster.apply(space.serving())
+    wait_for("a Job", lambda: space.all("jobs"))
+    with OperatorProcess(space.cluster.kubeconfig, tmp_path / "second.log", "second") as second:
+        wait_for("it is there", lambda: second.answers)
+        operator.process.send_signal(signal.SIGSTOP)
+        second.wait_until_it_leads()
+        # What the first is told as soon as it goes on.
+        space.cluster.kubectl("delete", "deployment", f"chat-{ON_L4}", f"--namespace={space.name}")
+        space.cluster.kubectl("scale", "ss/chat", f"--namespace={space.name}", "--replicas=1")
+        wait_for("the second's work", lambda: replicas_of(space) == 1)
+        time.sleep(1)
+        before, told = len(writes_in(space)), len(operator.log)
+
+        operator.process.send_signal(signal.SIGCONT)
+
+        assert operator.process.wait(10) == 1
+        assert "the Lease is lost; stopping" in operator.log[told:]
+        assert not [e for e in writes_in(space)[before:] if e["verb"] not in ("get", "list", "watch")]
+
+
+def replicas_of(space: Space) -> int:
+    found = space.all("deployments").get(f"chat-{ON_L4}")
+    return int(found["spec"]["replicas"]) if found else 0
+
+
+def test_a_profile_that_a_gitops_tool_brought_is_served_without_measuring(
+    operator: OperatorProcess, space: Space
+) -> None:
+    space.cluster.apply(space.serving())
+    (job,) = wait_for("a Job", lambda: space.all("jobs")).values()
+    key = job["metadata"]["labels"][names.PROFILE_KEY]
+    other = Space(space.cluster)
+    table = [[1, 16, 4], [17, 64, 1]]
+    config = {"method": "draft_model", "num_speculative_tokens": 4, "num_speculative_tokens_per_batch_size": table}
+    meta = {
+        "name": "brought",
+        "namespace": other.name,
+        "labels": {names.ROLE: names.ROLE_PROFILE, names.MANAGED_BY: "flux"},
+        "ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap", "name": "theirs", "uid": "their-uid"}],
+    }
+    data = {"profile.json": profile(key).to_json(), "speculative-config.json": json.dumps(config)}
+    brought = {"apiVersion": "v1", "kind": "ConfigMap", "immutable": True, "metadata": meta, "data": data}
+    other.cluster.apply(brought)
+
+    other.cluster.apply(other.serving())
+
+    found = wait_for("a status", lambda: other.status().get("accelerators"))[0]
+    assert (found["serving"] or found["profile"]["configMap"], found["table"]) == ("brought", "1-16:4 17-64:1")
+    wait_for("its Deployment", lambda: "brought" in json.dumps(other.all("deployments")))
+    assert other.all("jobs") == {}
 
 
 GHOST = "ghost"

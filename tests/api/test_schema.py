@@ -74,6 +74,8 @@ def rule(path: str, message: str, accepted: Edits, refused: Edits, at: str = "")
 
 
 SOURCE = "spec.profile.workload.source"
+OBJECT_NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+DATA_KEY = "^[-._a-zA-Z0-9]+$"
 BATCH_SIZES = "spec.profile.batchSizes"
 NODE_SELECTOR = "spec.accelerators.nodeSelector"
 IDENTITY = "spec.accelerators.identityLabels"
@@ -191,6 +193,22 @@ BOUNDS: list[Case] = [
     ),
     *text(f"{SOURCE}.configMap.name", 1, 253, also=FROM_CONFIG_MAP),
     *text(f"{SOURCE}.configMap.key", 1, 253, also=FROM_CONFIG_MAP),
+    *(
+        Case(
+            f"{SOURCE}.configMap.{field} pattern",
+            {f"{SOURCE}.configMap.{field}": good},
+            {f"{SOURCE}.configMap.{field}": "../../other/configmaps/theirs"},
+            (
+                f"{SOURCE}.configMap.{field}",
+                (
+                    f'Invalid value: "../../other/configmaps/theirs": {SOURCE}.configMap.{field} in body should match'
+                    f" '{pattern}'"
+                ),
+            ),
+            FROM_CONFIG_MAP,
+        )
+        for field, good, pattern in (("name", "chat-prompts.v2", OBJECT_NAME), ("key", "Prompts_2.jsonl", DATA_KEY))
+    ),
     *text(f"{SOURCE}.path", 2, 1024, fill="/x"),
     Case(
         f"{SOURCE}.path pattern",

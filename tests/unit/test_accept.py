@@ -68,6 +68,11 @@ def test_a_usual_spec_is_accepted() -> None:
             id="resources is a list",
         ),
         pytest.param(
+            engine(envFrom={"secretRef": {"name": "keys"}}),
+            "podTemplate.spec.containers[0].envFrom: must be a list of objects",
+            id="envFrom is an object",
+        ),
+        pytest.param(
             engine(resources={"limits": "cpu=2"}),
             "podTemplate.spec.containers[0].resources.limits: must be an object",
             id="limits is a text",

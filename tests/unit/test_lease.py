@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ class Leases:
 
     def __init__(self) -> None:
         self.lease: Json | None = None
+        self.may_write = lambda: False
         self.unreachable = False
         self._version = 0
 
@@ -112,10 +114,28 @@ async def test_a_lease_that_is_taken_away_ends_the_work_and_stays_with_the_other
     await asyncio.wait_for(worker.started.wait(), 2)
 
     await leases.patch(None, "", "", {"metadata": leases.lease["metadata"], "spec": {"holderIdentity": "two"}})
-    await asyncio.wait_for(leading, 8)  # two thirds of the six seconds without a renewal
+    await asyncio.wait_for(leading, 2)  # at the next look: not after tries for two thirds of the six seconds
 
     assert worker.ended.is_set()
     assert leases.holder == "two"
+
+
+async def test_nothing_is_written_once_the_lease_may_be_anothers(monkeypatch: pytest.MonkeyPatch) -> None:
+    leases: Any = Leases()
+    worker = Worker()
+    leading = asyncio.create_task(lead(leases, settings("one"), worker))
+    await asyncio.wait_for(worker.started.wait(), 2)
+    assert leases.may_write()
+
+    now = time.monotonic()
+    monkeypatch.setattr(lease.time, "monotonic", lambda: now + 5)
+    assert leases.may_write()
+    monkeypatch.setattr(lease.time, "monotonic", lambda: now + 6)  # as after a process was stopped and continued
+    assert not leases.may_write()
+
+    monkeypatch.undo()
+    leading.cancel()
+    await asyncio.gather(leading, return_exceptions=True)
 
 
 async def test_an_unreachable_api_server_is_a_failed_try_and_not_the_end() -> None:
@@ -141,7 +161,7 @@ async def test_an_api_server_that_never_answers_does_not_hold_up_the_election(mo
             return None
 
     silent: Any = Silent()
-    found, why = await asyncio.wait_for(PatientLock(silent, "system", "one").get("specserve-operator", "system"), 1)
+    found, why = await asyncio.wait_for(PatientLock(silent, "system", "one", 6).get("specserve-operator", "system"), 1)
 
     assert not found
     assert "TimeoutError" in str(why)
@@ -149,7 +169,7 @@ async def test_an_api_server_that_never_answers_does_not_hold_up_the_election(mo
 
 async def test_renewing_keeps_the_time_of_taking() -> None:
     leases: Any = Leases()
-    lock = PatientLock(leases, "system", "one")
+    lock = PatientLock(leases, "system", "one", 6)
     record = LeaderElectionRecord("one", "6", None, None)
     assert await lock.create("specserve-operator", "system", record)
     taken = leases.lease["spec"]["acquireTime"]

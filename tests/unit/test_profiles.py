@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -281,7 +282,16 @@ def foreign(key: str, data: dict[str, str]) -> dict[str, Any]:
 
 
 def texts(key: str, **decision: Any) -> dict[str, str]:
-    return {"profile.json": profile(key, **decision).model_dump_json(by_alias=True), "speculative-config.json": "{}"}
+    made = profile(key, **decision)
+    k = max(row.k for row in made.decision.table)
+    table = [[row.first, row.last, row.k] for row in made.decision.table]
+    config = {"method": "ngram", "num_speculative_tokens": k, "num_speculative_tokens_per_batch_size": table}
+    return {"profile.json": made.model_dump_json(by_alias=True), "speculative-config.json": json.dumps(config)}
+
+
+def but(text: str, **changes: Any) -> str:
+    """A JSON text with other values; dots lead into objects."""
+    return json.dumps(edited(json.loads(text), {path.replace("__", "."): value for path, value in changes.items()}))
 
 
 async def test_a_profile_put_there_by_somebody_else_is_used_as_it_is(w: World) -> None:
@@ -309,11 +319,12 @@ async def test_a_profile_of_a_newer_release_with_other_key_inputs_is_good_enough
         (texts("specserve-000000000000"), "it is of key specserve-000000000000, its label says"),
     ],
 )
-async def test_what_is_no_profile_is_not_used_and_is_told_when_there_is_a_good_one(
+async def test_what_is_no_profile_is_not_used_and_is_told_even_when_there_is_a_good_one(
     w: World, data: dict[str, str], problem: str
 ) -> None:
     w.api.put(foreign(key(w), data))
     assert (await stands(w)).state == "Queued"
+    assert f"; ConfigMap from-git is no profile: {problem}" in w.condition("Profiled")[2]
 
     w.finish(w.jobs[0], profile(key(w)))
     await w.settle()
@@ -321,6 +332,65 @@ async def test_what_is_no_profile_is_not_used_and_is_told_when_there_is_a_good_o
     status, reason, message = w.condition("Profiled")
     assert (status, reason) == ("True", "AllProfiled")
     assert message.startswith(f"ConfigMap from-git is no profile: {problem}")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "problem"),
+    [
+        ("profile.json", {"measuredAt": "2026-11-03T12:00:00"}, "Input should have timezone info"),
+        (
+            "profile.json",
+            {"decision__speedups": [{"batchSize": 1, "overBaseline": 0, "overStatic": 1}]},
+            "Input should be greater than 0",
+        ),
+        (
+            "profile.json",
+            {"decision__table": [{"first": 1, "last": 16, "k": 4}, {"first": 18, "last": 64, "k": 1}]},
+            "Value error, table: row 18-64: must begin at 17 and not end before that",
+        ),
+        (
+            "speculative-config.json",
+            {"num_speculative_tokens": 3},
+            "speculative-config.json does not say num_speculative_tokens 4",
+        ),
+        (
+            "speculative-config.json",
+            {"num_speculative_tokens_per_batch_size": [[1, 64, 4]]},
+            "speculative-config.json does not say num_speculative_tokens_per_batch_size [[1, 16, 4], [17, 64, 1]]",
+        ),
+    ],
+)
+async def test_a_profile_that_could_not_be_served_by_is_not_used(
+    w: World, name: str, change: dict[str, Any], problem: str
+) -> None:
+    data = texts(key(w))
+    w.api.put(foreign(key(w), {**data, name: but(data[name], **change)}))
+
+    assert (await stands(w)).state == "Queued"
+    assert w.condition("Profiled")[2].count(f"; ConfigMap from-git is no profile: {problem}") == 1
+
+
+@pytest.mark.parametrize("text", ["gibberish", "[]", "[" * 100000])
+async def test_a_configuration_that_is_no_json_object_is_not_used(w: World, text: str) -> None:
+    w.api.put(foreign(key(w), {**texts(key(w)), "speculative-config.json": text}))
+
+    assert (await stands(w)).state == "Queued"
+    assert "speculative-config.json" in w.condition("Profiled")[2]
+
+
+async def test_a_profile_needs_no_label_with_its_key(w: World) -> None:
+    w.api.put(edited(foreign(key(w), texts(key(w))), {"metadata.labels": {"specserve.dev/role": "profile"}}))
+
+    found = await stands(w)
+
+    assert (found.state, found.config_map) == ("Ready", "from-git")
+
+
+async def test_what_is_no_profile_and_has_no_key_is_told_too(w: World) -> None:
+    w.api.put(edited(foreign(key(w), {}), {"metadata.labels": {"specserve.dev/role": "profile"}}))
+
+    assert (await stands(w)).state == "Queued"
+    assert w.condition("Profiled")[2].endswith("; ConfigMap from-git is no profile: it has no profile.json")
 
 
 async def test_a_profile_that_speculates_without_its_configuration_is_not_used(w: World) -> None:

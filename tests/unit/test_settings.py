@@ -44,6 +44,11 @@ def test_every_variable_has_its_setting() -> None:
         ("SPECSERVE_RESYNC_SECONDS", "0", "SPECSERVE_RESYNC_SECONDS='0': give a positive number"),
         ("SPECSERVE_RESYNC_SECONDS", "nan", "SPECSERVE_RESYNC_SECONDS='nan': give a positive number"),
         ("SPECSERVE_VARIANT_GRACE_SECONDS", "-1", "SPECSERVE_VARIANT_GRACE_SECONDS='-1': give a positive number"),
+        (
+            "SPECSERVE_VARIANT_GRACE_SECONDS",
+            "1e300",
+            "SPECSERVE_VARIANT_GRACE_SECONDS='1e300': give a positive number, at most 315360000",
+        ),
         ("SPECSERVE_WORKERS", "0.5", "SPECSERVE_WORKERS='0.5': give a whole number, at least 1"),
         ("SPECSERVE_LEASE_SECONDS", "5", "SPECSERVE_LEASE_SECONDS='5': give a whole number, at least 6"),
     ],
@@ -56,4 +61,4 @@ def test_a_bad_variable_is_named(name: str, text: str, message: str) -> None:
 
 
 def test_an_empty_variable_is_as_good_as_none() -> None:
-    assert Settings.from_environment({"SPECSERVE_WORKERS": "", "POD_NAME": "local"}) == Settings()
+    assert Settings.from_environment({"SPECSERVE_WORKERS": "", "POD_NAMESPACE": "", "POD_NAME": "local"}) == Settings()

@@ -19,6 +19,11 @@ _LABEL = "[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
 _LABEL_KEY = f"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?{_LABEL}$"
 LabelKey = Annotated[str, Field(min_length=1, max_length=317, pattern=_LABEL_KEY)]
 LabelValue = Annotated[str, Field(max_length=63, pattern=f"^({_LABEL})?$")]
+ObjectName = Annotated[
+    str,
+    Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"),
+]
+DataKey = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")]
 Argument = Annotated[str, Field(max_length=4096)]
 Labels = Annotated[dict[LabelKey, LabelValue], Field(max_length=32)]
 
@@ -169,10 +174,10 @@ class AcceleratorsSpec(Part):
 class ConfigMapSource(Part):
     """A key of a ConfigMap of the same namespace."""
 
-    name: Annotated[Name, Field(description="Name of the ConfigMap.")]
+    name: Annotated[ObjectName, Field(description="Name of the ConfigMap.")]
     key: Annotated[
-        str,
-        Field(min_length=1, max_length=253, description='One `{"prompt": text}` a line, or ShareGPT conversations.'),
+        DataKey,
+        Field(description='One `{"prompt": text}` a line, or ShareGPT conversations.'),
     ] = "prompts.jsonl"
 
 

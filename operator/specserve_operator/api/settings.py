@@ -7,6 +7,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+LONGEST_SECONDS = 10 * 365 * 86400
+"""More is a mistake, and no time could be computed with it."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -43,8 +46,9 @@ class Settings:
                 value = float(text) if text else default
             except ValueError:
                 value = math.nan
-            if not 0 < value < math.inf:
-                raise ValueError(f"{name}={text!r}: give a positive number")
+            if not 0 < value <= LONGEST_SECONDS:
+                most = f", at most {LONGEST_SECONDS}" if value > LONGEST_SECONDS else ""
+                raise ValueError(f"{name}={text!r}: give a positive number{most}")
             return value
 
         def count(name: str, default: int, least: int) -> int:
@@ -60,7 +64,7 @@ class Settings:
             resync_seconds=number("SPECSERVE_RESYNC_SECONDS", cls.resync_seconds),
             priority_class=env.get("SPECSERVE_PRIORITY_CLASS", cls.priority_class),
             workers=count("SPECSERVE_WORKERS", cls.workers, 1),
-            namespace=env.get("POD_NAMESPACE", cls.namespace),
-            identity=env.get("POD_NAME", f"local-{os.getpid()}"),
+            namespace=env.get("POD_NAMESPACE") or cls.namespace,
+            identity=env.get("POD_NAME") or f"local-{os.getpid()}",
             lease_seconds=count("SPECSERVE_LEASE_SECONDS", cls.lease_seconds, 6),
         )

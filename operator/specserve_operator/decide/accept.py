@@ -13,7 +13,7 @@ from specserve_profiler import render
 Check = Callable[[ServingSpec], "str | None"]
 
 
-_LISTS = {**MERGE_KEYS, "nodeSelectorTerms": "", "matchExpressions": ""}
+_LISTS = {**MERGE_KEYS, "envFrom": "", "nodeSelectorTerms": "", "matchExpressions": ""}
 _STRING_MAPS = frozenset({"nodeSelector", "limits", "requests", "matchLabels"})
 _OBJECTS = _STRING_MAPS | {"affinity", "nodeAffinity", "resources"}
 

@@ -66,10 +66,19 @@ def _variants(snapshot: Snapshot, fleet: identity.Fleet) -> list[Variant]:
         gone.append(
             Variant(
                 _remembered(deployment), None, None, deployment, desk.named(deployment.profile),
-                missing_since=parse_time(since) if since else snapshot.now,
+                missing_since=_since(since, snapshot.now),
             )
         )  # fmt: skip
     return present + gone
+
+
+def _since(text: str | None, now: dt.datetime) -> dt.datetime:
+    """A time of the status, which anybody may have edited; not later than now, though a clock was put back."""
+    try:
+        since = parse_time(text or "")
+    except ValueError:
+        return now
+    return min(since, now) if since.tzinfo else now
 
 
 def _remembered(deployment: Deployment) -> Accelerator:
@@ -132,7 +141,7 @@ def _stands(snapshot: Snapshot, variant: Variant, arm: manifests.Arm) -> bool:
         return False
     wanted = manifests.deployment_hash(snapshot.serving, variant.accelerator, arm)
     left = snapshot.applied.get(Child("Deployment", deployment.name), deployment.generation)
-    return deployment.applied_hash == wanted and deployment.generation == left
+    return (deployment.applied_hash, deployment.profile, deployment.generation) == (wanted, arm.label, left)
 
 
 def _service_stands(snapshot: Snapshot) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,7 @@ from specserve_operator.decide.identity import Found
 from specserve_operator.decide.model import Child, NewJob, Snapshot
 from specserve_operator.decide.policies import why_measure
 from specserve_operator.manifests import profiling
-from specserve_profiler.contract import SCHEMA_VERSION, Failure, KeyInputs, Profile, profile_key
+from specserve_profiler.contract import SCHEMA_VERSION, Decision, Failure, KeyInputs, Profile, profile_key
 from specserve_profiler.termination import TerminationError, decode
 
 
@@ -67,7 +68,8 @@ def stored_profiles(config_maps: Iterable[ConfigMap]) -> tuple[dict[str, list[St
         if config_map.role != names.ROLE_PROFILE or config_map.deleting:
             continue
         try:
-            valid.setdefault(config_map.key, []).append(_read(config_map))
+            stored = _read(config_map)
+            valid.setdefault(stored.profile.key, []).append(stored)
         except (ValueError, KeyError) as error:
             text = "; ".join(e["msg"] for e in error.errors()[:2]) if isinstance(error, ValidationError) else str(error)
             invalid.setdefault(config_map.key, []).append(f"ConfigMap {config_map.name} is no profile: {text}")
@@ -82,12 +84,29 @@ def _read(config_map: ConfigMap) -> Stored:
     profile = Profile.model_validate_json(config_map.data[names.PROFILE_JSON])
     if profile.schema_version != SCHEMA_VERSION:
         raise ValueError(f"schema version {profile.schema_version}, this operator reads {SCHEMA_VERSION}")
-    if profile.key != config_map.key:
+    if config_map.key and profile.key != config_map.key:
         raise ValueError(f"it is of key {profile.key}, its label says {config_map.key}")
     stored = Stored(config_map.name, profile, config_map.reprofile, _inputs(config_map))
-    if stored.speculates and names.SPECULATIVE_CONFIG not in config_map.data:
-        raise ValueError(f"it has no {names.SPECULATIVE_CONFIG}")
+    if stored.speculates:
+        _check_config(config_map.data.get(names.SPECULATIVE_CONFIG), profile.decision)
     return stored
+
+
+def _check_config(text: str | None, decision: Decision) -> None:
+    """Engines get this text as it is: one that does not say what was decided would crash them, or mislead people."""
+    if text is None:
+        raise ValueError(f"it has no {names.SPECULATIVE_CONFIG}")
+    try:
+        config = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{names.SPECULATIVE_CONFIG} is no JSON: {error}") from error
+    dynamic = decision.verdict == "Dynamic"
+    table = [[row.first, row.last, row.k] for row in decision.table] if dynamic else None
+    k = max(row.k for row in decision.table) if dynamic else decision.static_k
+    decided = {"num_speculative_tokens": k, "num_speculative_tokens_per_batch_size": table}
+    for name, value in decided.items():
+        if not isinstance(config, dict) or config.get(name) != value:
+            raise ValueError(f"{names.SPECULATIVE_CONFIG} does not say {name} {value}, as {names.PROFILE_JSON} does")
 
 
 def _inputs(config_map: ConfigMap) -> KeyInputs | None:
@@ -119,7 +138,8 @@ class ProfileDesk:
         key = profile_key(inputs)
         wanted = self._snapshot.serving.annotations.get(names.REPROFILE, "")
         stored = next(iter(self._stored.get(key, ())), None)
-        problems = tuple(self._problems.get(key, ()))
+        # Without the label nobody knows whose they were to be.
+        problems = tuple(self._problems.get(key, ())) + tuple(self._problems.get("", ()))
         if stored and (not wanted or any(s.reprofile == wanted for s in self._stored[key])):
             return ProfileView(key, "Ready", stored=stored, problems=problems)
         jobs = sorted((j for j in self._snapshot.jobs if j.key == key and not j.deleting), key=lambda j: j.attempt)

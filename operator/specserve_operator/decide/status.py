@@ -23,7 +23,9 @@ from specserve_operator.manifests.common import serving_labels
 from specserve_operator.manifests.profiling import short_table
 from specserve_profiler.contract import Speedup
 
-MESSAGE_LENGTH, SUMMARY_LENGTH = 2048, 512
+MESSAGE_LENGTH, SUMMARY_LENGTH, TABLE_LENGTH, NAME_LENGTH, REASON_LENGTH = 2048, 512, 1024, 253, 64
+MOST_ACCELERATORS = 64
+"""Bounds of the schema; what others wrote, such as annotations, may be longer."""
 
 
 class Finding(NamedTuple):
@@ -57,7 +59,7 @@ def report(snapshot: Snapshot, fleet: Fleet, variants: Sequence[Variant], replic
         ready_replicas=ready,
         selector=_selector(snapshot),
         summary=_cut(_summary(snapshot, variants, ready_finding, ready), SUMMARY_LENGTH),
-        accelerators=tuple(_accelerator(v, replicas) for v in variants),
+        accelerators=tuple(_accelerator(v, replicas) for v in variants[:MOST_ACCELERATORS]),
         conditions=_dated(snapshot, [*findings, ready_finding]),
     )
 
@@ -134,11 +136,11 @@ def _profiled(variants: Iterable[Variant]) -> Finding:
     views = [(v.accelerator.product, v.view) for v in variants if v.view is not None]
     if not views:
         return Finding("Profiled", "Unknown", "NoAccelerators")
+    problems = dict.fromkeys(p for _, view in views for p in view.problems)
     for state in _STATES:
         messages = [f"{product}: {view.message}" for product, view in views if view.state == state]
         if messages:
-            return Finding("Profiled", "False", state, "; ".join(messages))
-    problems = [p for _, view in views for p in view.problems]
+            return Finding("Profiled", "False", state, "; ".join([*messages, *problems]))
     return Finding("Profiled", "True", "AllProfiled", "; ".join(problems))
 
 
@@ -207,13 +209,13 @@ def _accelerator(variant: Variant, replicas: Mapping[str, int]) -> AcceleratorSt
     stored = variant.view.stored if variant.view else variant.serving
     return AcceleratorStatus(
         name=variant.slug,
-        product=variant.accelerator.product,
+        product=_cut(variant.accelerator.product, NAME_LENGTH),
         nodes=len(found.nodes) if found else 0,
         capacity=found.capacity if found else 0,
         replicas=replicas.get(variant.slug, deployment.replicas if deployment else 0),
         ready=deployment.ready if deployment else 0,
-        serving=deployment.profile if deployment else "",
-        table=short_table(stored.profile.decision.table) if stored else "",
+        serving=_cut(deployment.profile, NAME_LENGTH) if deployment else "",
+        table=_cut(short_table(stored.profile.decision.table), TABLE_LENGTH) if stored else "",
         speedup=_speedup(stored.profile.decision.speedups) if stored else None,
         profile=_profile(variant, stored),
         missing_since=format_time(variant.missing_since) if variant.missing_since else None,
@@ -226,7 +228,7 @@ def _profile(variant: Variant, stored: Stored | None) -> ProfileStatus:
         state=view.state if view else "Ready" if stored else "Missing",
         key=view.key if view else stored.profile.key if stored else "",
         config_map=stored.config_map if stored else None,
-        reason=view.reason if view else "",
+        reason=_cut(view.reason, REASON_LENGTH) if view else "",
         message=_cut(view.message, MESSAGE_LENGTH) if view else "",
         measured_at=format_time(stored.profile.measured_at) if stored else None,
         verdict=stored.profile.decision.verdict if stored else None,

@@ -44,7 +44,12 @@ async def observe(
         jobs=tuple(store.jobs.within(space)),
         pods=tuple(store.pods.within(space)),
         config_maps=tuple(store.config_maps.within(space)),
-        deployments=tuple(d for d in store.deployments.within(space) if d.serving == serving.name),
+        # A copy made by hand has our labels too, but another name.
+        deployments=tuple(
+            d
+            for d in store.deployments.within(space)
+            if d.serving == serving.name and d.name == f"{d.serving}-{d.variant}"
+        ),
         services=tuple(s for s in store.services.within(space) if s.serving == serving.name),
         prompts=await _prompts(client, serving),
         applied=dict(applied),
@@ -59,6 +64,9 @@ async def _prompts(client: Client, serving: SpeculativeServing) -> Prompts:
     if found is None:
         return Prompts(problem=f"profile.workload.source: there is no ConfigMap {source.name} in {serving.namespace}")
     text = (found.get("data") or {}).get(source.key)
+    if text is None and source.key in (found.get("binaryData") or {}):
+        problem = f"key {source.key} of ConfigMap {source.name} is not UTF-8 text: save the prompts as UTF-8"
+        return Prompts(problem=f"profile.workload.source: {problem}")
     if text is None:
         keys = ", ".join(sorted(found.get("data") or {})) or "none"
         return Prompts(problem=f"profile.workload.source: ConfigMap {source.name} has no key {source.key}, only {keys}")

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 from kubernetes.aio import config
@@ -44,6 +45,10 @@ class ApiError(Exception):
         self.status, self.reason, self.message = status, reason, message
 
 
+class NoCredentialsError(Exception):
+    """Nothing says which cluster to talk to; the text says where it was looked for."""
+
+
 @dataclass(frozen=True)
 class Resource:
     """A kind of object and where the API server keeps it."""
@@ -56,6 +61,10 @@ class Resource:
     def path(self, namespace: str = "", name: str = "", sub: str = "") -> str:
         """URL path of the collection (no name), of an object, or of its subresource."""
         root = "/api/v1" if self.api_version == "v1" else f"/apis/{self.api_version}"
+        # A name that a user typed must not lead anywhere else, such as to another namespace.
+        if name in (".", ".."):
+            raise ApiError(404, "NotFound", f"{self.plural} {name!r}: no object can have that name")
+        name = quote(name, safe="")
         parts = [root, f"namespaces/{namespace}" if namespace and self.namespaced else "", self.plural, name, sub]
         return "/".join(part for part in parts if part)
 
@@ -88,20 +97,29 @@ class Client:
 
     def __init__(self, configuration: Configuration) -> None:
         self._api = ApiClient(configuration)
+        self.may_write: Callable[[], bool] = lambda: True
+        """Asked before every write but those to Leases; ``lease.lead`` sets it."""
 
     @classmethod
     async def connect(cls) -> Client:
         """In-cluster credentials where there are some, else the kubeconfig of ``KUBECONFIG`` or ``~/.kube/config``.
 
         Raises:
-            kubernetes.aio.config.ConfigException: neither is there.
+            NoCredentialsError: neither is there, or the kubeconfig is none.
         """
         configuration = Configuration()
         try:
             config.load_incluster_config(client_configuration=configuration)
         except config.ConfigException:
             # The library has read KUBECONFIG when it was imported.
-            await config.load_kube_config(os.environ.get("KUBECONFIG"), client_configuration=configuration)
+            path = os.environ.get("KUBECONFIG") or None
+            try:
+                await config.load_kube_config(path, client_configuration=configuration)
+            except Exception as error:  # whatever a file may hold that is no kubeconfig
+                where = path or "~/.kube/config"
+                raise NoCredentialsError(
+                    f"no service account, and no usable kubeconfig in {where}: {error}; set KUBECONFIG"
+                ) from error
         return cls(configuration)
 
     async def __aenter__(self) -> Client:
@@ -142,13 +160,14 @@ class Client:
             "fieldValidation": "Strict",
             "dryRun": "All" if dry_run else "",
         }
-        return await self._call("POST", resource.path(meta.get("namespace", "")), query, body=obj)
+        return await self._write("POST", resource, resource.path(meta.get("namespace", "")), query, body=obj)
 
     async def apply(self, resource: Resource, obj: Json) -> Json:
         """Forced server-side apply under specserve's one field manager."""
         meta = obj["metadata"]
-        return await self._call(
+        return await self._write(
             "PATCH",
+            resource,
             resource.path(meta.get("namespace", ""), meta["name"]),
             {"fieldManager": names.MANAGER, "force": "true"},
             body=obj,
@@ -160,8 +179,9 @@ class Client:
     ) -> Json:
         """Merge patch; a strategic one merges lists by their keys."""
         kind = "strategic-merge-patch" if strategic else "merge-patch"
-        return await self._call(
+        return await self._write(
             "PATCH",
+            resource,
             resource.path(namespace, name),
             {"fieldManager": names.MANAGER},
             body=body,
@@ -171,8 +191,9 @@ class Client:
     async def replace_status(self, resource: Resource, obj: Json) -> Json:
         """PUT of the status; raises ApiError with reason ``Conflict`` where the object changed since it was read."""
         meta = obj["metadata"]
-        return await self._call(
+        return await self._write(
             "PUT",
+            resource,
             resource.path(meta["namespace"], meta["name"], "status"),
             {"fieldManager": names.MANAGER},
             body=obj,
@@ -184,7 +205,7 @@ class Client:
         if uid:
             body["preconditions"] = {"uid": uid}
         try:
-            await self._call("DELETE", resource.path(namespace, name), body=body)
+            await self._write("DELETE", resource, resource.path(namespace, name), body=body)
         except ApiError as error:
             if error.status != 404:
                 raise
@@ -215,6 +236,19 @@ class Client:
             raise ApiError(0, "WatchBroken", f"{resource.plural}: {error!r}") from error
         finally:
             response.close()
+
+    async def _write(
+        self,
+        method: str,
+        resource: Resource,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Json | None = None,
+        content_type: str = "application/json",
+    ) -> Json:
+        if resource is not LEASES and not self.may_write():
+            raise ApiError(0, "NotLeading", f"{method} {path}: the Lease was not renewed in time; nothing is written")
+        return await self._call(method, path, query, body, content_type)
 
     async def _call(
         self,
@@ -251,19 +285,21 @@ class Client:
         )
         try:
             answer = await self._api.call_api(*request, _request_timeout=timeout)
+            response: aiohttp.ClientResponse = answer.response
+            if response.status >= 400:
+                raise await _refusal(response)
         except _BROKEN as error:
             raise ApiError(0, "Unreachable", f"{method} {path}: {error!r}") from error
-        response: aiohttp.ClientResponse = answer.response
-        if response.status >= 400:
-            raise await _refusal(response)
         return response
 
 
 async def _refusal(response: aiohttp.ClientResponse) -> ApiError:
-    text = await response.text()
+    text = (await response.read()).decode(errors="replace")
     try:
         status: Any = json.loads(text)
-    except ValueError:  # something between us and the API server answered
+    except ValueError:
+        status = None
+    if not isinstance(status, dict):  # something between us and the API server answered
         status = {"message": text[:500], "reason": response.reason}
     return _error_of(status, response.status)
 
