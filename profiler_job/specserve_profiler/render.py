@@ -163,8 +163,9 @@ def _why_refused(argument: str, following: str | None) -> str | None:
     if not argument.startswith("-") or _NUMBER.fullmatch(argument):
         return None
     flag, value = _normalised(argument)
-    if flag == "--":
-        return "it turns everything after it into positional arguments"
+    malformed = _why_malformed(flag)
+    if malformed is not None:
+        return malformed
     if flag in _SHADOWED:
         return None
     for owned, instead in _OWNED.items():
@@ -177,6 +178,14 @@ def _why_refused(argument: str, following: str | None) -> str | None:
         return f"{flag} is not supported: {_ONLY_ONE['-dp']}"
     if flag in {"-dpn", "-dpr", "-dpl", "-dpa", "-dpp", "-dpb", "-dph", "-dpe", "-dpm"}:
         return f"{flag} is not supported: {_ONLY_ONE['-dp']}"
+    return None
+
+
+def _why_malformed(flag: str) -> str | None:
+    if flag == "--":
+        return "it turns everything after it into positional arguments"
+    if flag.startswith("--") and re.search(r"\s", flag):
+        return "a flag and its value are two arguments, or one with = between them"
     return None
 
 

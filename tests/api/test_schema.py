@@ -115,6 +115,12 @@ BOUNDS: list[Case] = [
     required("spec.engine.image", "vllm"),
     *text("spec.engine.image", 1, 512),
     Case(
+        "spec.engine.image pattern",
+        {"spec.engine.image": "registry:5000/vllm/vllm-openai@sha256:0123"},
+        {"spec.engine.image": "vllm openai"},
+        ("spec.engine.image", r"""Invalid value: "vllm openai": spec.engine.image in body should match '^\S+$'"""),
+    ),
+    Case(
         "spec.engine.command minItems",
         {"spec.engine.command": ["vllm"]},
         {"spec.engine.command": []},

@@ -170,6 +170,14 @@ def test_the_users_own_flags_pass() -> None:
     assert render.refused_arguments(arguments) == []
 
 
+def test_a_flag_and_its_value_in_one_argument_are_refused() -> None:
+    arguments = ["--gpu-memory-utilization 0.9", '--compilation-config={"level": 3}', "--served-model-name", "a name"]
+
+    assert render.refused_arguments(arguments) == [
+        ("--gpu-memory-utilization 0.9", "a flag and its value are two arguments, or one with = between them")
+    ]
+
+
 def test_owned_flags_are_told() -> None:
     assert render.owned_flags()["--max-num-seqs"] == "set engine.maxNumSeqs"
     assert {"-sc", "-tp", "--port", "--config"} <= set(render.owned_flags())

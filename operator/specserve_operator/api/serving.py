@@ -124,7 +124,10 @@ class SpeculationSpec(Part):
 class EngineSpec(Part):
     """The engine. Profiled and served with the very same image, command and args."""
 
-    image: Annotated[str, Field(min_length=1, max_length=512, description="A vLLM image; nothing is added to it.")]
+    image: Annotated[
+        str,
+        Field(min_length=1, max_length=512, pattern=r"^\S+$", description="A vLLM image; nothing is added to it."),
+    ]
     command: Annotated[
         tuple[Argument, ...], Field(min_length=1, max_length=16, description="What starts vLLM's API server.")
     ] = ("vllm", "serve")
