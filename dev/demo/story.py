@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from demo import traffic
 from demo.console import Console, DemoError
-from demo.environment import ACCELERATOR_LABEL, EXAMPLE, SERVING, Environment
+from demo.environment import ACCELERATOR_LABEL, EXAMPLE, GRACE_SECONDS, SERVING, Environment
 from demo.follow import Follower, profiled, serves_profile
 from demo.kube import Json, Kube, condition, variant, wait_for
 from specserve_profiler.contract import Profile, Row
@@ -42,6 +42,9 @@ def tell(environment: Environment, console: Console) -> None:
     with console.act("The fleet changes"):
         kube.label_node(environment.node, ACCELERATOR_LABEL, SECOND)
         console.say(f"the node's accelerator is now {SECOND}: another accelerator needs a table of its own")
+        console.say(
+            f"grace for the old variant: {GRACE_SECONDS} s here, 10 min by default. The one device is then free"
+        )
     second = _measure_and_serve(environment, follower, console, SECOND)
     with console.act("What there is now"):
         console.show(kube.kubectl("get", "speculativeservings"))
@@ -105,10 +108,12 @@ def _try(url: str, prompt: str) -> str:
 
 
 def _prove(environment: Environment, stored: Stored, console: Console) -> None:
-    """Compare what the engine drafts at the smallest and the largest batch size with the table."""
+    """Compare what the engine drafts with the table: for one request, and at the end of every row."""
     rows = served_rows(stored)
     url = environment.service_url(SERVING)
-    for batch_size in (1, rows[-1].last if rows else 32):
+    if len({row.k for row in rows}) == 1:
+        console.say(f"what serves has K={rows[0].k} at every batch size; the engine must draft just that")
+    for batch_size in sorted({1, *(row.last for row in rows)}):
         expected = k_of(rows, batch_size)
         seen = traffic.drafted_at(url, batch_size, environment.heldout_prompts(batch_size), tokens=850)
         console.say(

@@ -202,15 +202,26 @@ def _check_output(parser: argparse.ArgumentParser, path: Path | None) -> None:
         parser.error(f"--output: {path} cannot be written: give a file in a folder that is there and can be written to")
 
 
+_ANY_DRAFTER = Speculation(method="ngram", max_tokens=1)
+
+
 def _show(parser: argparse.ArgumentParser, path: Path) -> int:
     try:
-        print(report(Profile.model_validate_json(path.read_text(encoding="utf-8-sig"))))
+        profile = Profile.model_validate_json(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         parser.error(f"{path} cannot be read: {error.strerror}")
     except UnicodeDecodeError as error:
         parser.error(f"{path} is no profile: {error}")
     except ValidationError as error:
         parser.error(f"{path} is no profile: {_faults(error)}")
+    print(report(profile))
+    # A profile does not know its drafter, so this is a part of the configuration only.
+    part = render.speculative_config(_ANY_DRAFTER, profile.decision)
+    if part is None:
+        print("Serve without --speculative-config.")
+    else:
+        numbers = {name: value for name, value in part.items() if name.startswith("num_")}
+        print(f"Serve with --speculative-config, beside method and model:\n  {render.config_text(numbers)}")
     return 0
 
 

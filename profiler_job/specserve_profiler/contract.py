@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
@@ -99,6 +100,15 @@ class ProfileRequest(Model):
             raise ValueError(f"batchSizes: {sizes[-1]} exceeds maxNumSeqs {self.engine.max_num_seqs}")
         return self
 
+    @model_validator(mode="after")
+    def _time_is_enough(self) -> ProfileRequest:
+        if self.timeout_seconds <= self.measure_seconds:
+            raise ValueError(
+                f"timeoutSeconds: {self.timeout_seconds:g} leaves no time for two boots beside measureSeconds "
+                f"{self.measure_seconds:g}"
+            )
+        return self
+
 
 class Interval(Model):
     """A measured mean with the half-width of its 95 % confidence interval, in the same unit."""
@@ -154,6 +164,11 @@ class Row(Model):
 
 
 Ratio = Annotated[float, Field(gt=0, le=1e6)]
+
+
+def short_table(rows: Iterable[Row]) -> str:
+    """A table as people write it: ``1-16:4 17-64:2``, batch sizes and K of each row."""
+    return " ".join(f"{row.first}-{row.last}:{row.k}" for row in rows)
 
 
 class Speedup(Model):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from specserve_profiler.contract import BaselineCell, Cell, Decision, Interval, Measurements, Profile, Row
+from specserve_profiler.contract import BaselineCell, Cell, Decision, Interval, Measurements, Profile, short_table
 
 WIDTH = 100
 _BARS = " ▁▂▃▄▅▆▇█"
@@ -26,11 +26,6 @@ def report(profile: Profile) -> str:
         _verdict(decision),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def short_table(rows: Sequence[Row]) -> str:
-    """``1-16:4 17-64:2``: batch sizes and K of each row."""
-    return " ".join(f"{row.first}-{row.last}:{row.k}" for row in rows)
 
 
 def _heading(profile: Profile) -> str:

@@ -18,9 +18,10 @@ from specserve_profiler.contract import (
     Measurements,
     Profile,
     Row,
+    short_table,
 )
 from specserve_profiler.job import run_job
-from specserve_profiler.report import WIDTH, report, short_table
+from specserve_profiler.report import WIDTH, report
 from specserve_profiler.table import decide
 from specserve_profiler.termination import read
 
@@ -87,7 +88,13 @@ def test_show_prints_the_report_of_a_file(tmp_path: Path, capsys: pytest.Capture
     path.write_text(profile().to_json())
 
     assert main(["show", str(path)]) == 0
-    assert capsys.readouterr().out == report(profile()) + "\n"
+    shown = capsys.readouterr().out
+    assert shown.startswith(report(profile()))
+    rows = [[row.first, row.last, row.k] for row in profile().decision.table]
+    numbers = json.loads(shown.splitlines()[-1])
+    assert numbers == {
+        "num_speculative_tokens": max(k for _, _, k in rows), "num_speculative_tokens_per_batch_size": rows
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -103,6 +110,10 @@ def test_show_prints_the_report_of_a_file(tmp_path: Path, capsys: pytest.Capture
         ([*RUN, "--prompts=p", "--batch-sizes=1,16"], "batchSizes: 16 exceeds maxNumSeqs 8"),
         ([*RUN, "--prompts=p", "--batch-sizes=few"], "--batch-sizes: 'few': give whole numbers with commas between"),
         ([*RUN, "--prompts=p", "--max-tokens=99"], "error: --max-tokens: Input should be less than or equal to 16\n"),
+        (
+            [*RUN, "--prompts=p", "--measure-seconds=600", "--timeout-seconds=300"],
+            "timeoutSeconds: 300 leaves no time for two boots beside measureSeconds 600",
+        ),
         ([*RUN, "--prompts=p", "--measure-seconds=inf"], "error: --measure-seconds: Input should be a finite number\n"),
         ([*RUN, "--prompts=p", "--engine-command="], '--engine-command: give a command, such as "vllm serve"'),
         ([*RUN, "--prompts=p", "--engine-command='vllm"], '--engine-command "\'vllm": No closing quotation'),
@@ -243,7 +254,7 @@ def test_a_job_that_is_asked_to_stop_says_so(tmp_path: Path) -> None:
 
 
 def test_a_job_ends_before_its_deadline_with_what_it_reached(tmp_path: Path) -> None:
-    job = stuck_job(tmp_path, timeoutSeconds=3)
+    job = stuck_job(tmp_path, timeoutSeconds=3, measureSeconds=1)
 
     assert job.wait(20) == 1
     result = read(tmp_path / "log")

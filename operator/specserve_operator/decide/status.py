@@ -20,8 +20,7 @@ from specserve_operator.decide.model import Event, Snapshot
 from specserve_operator.decide.profiles import Stored
 from specserve_operator.decide.variants import Variant
 from specserve_operator.manifests.common import serving_labels
-from specserve_operator.manifests.profiling import short_table
-from specserve_profiler.contract import Speedup
+from specserve_profiler.contract import Speedup, short_table
 
 MESSAGE_LENGTH, SUMMARY_LENGTH, TABLE_LENGTH, NAME_LENGTH, REASON_LENGTH = 2048, 512, 1024, 253, 64
 MOST_ACCELERATORS = 64

@@ -13,7 +13,7 @@ from specserve_operator.api.serving import SpeculativeServing
 from specserve_operator.manifests import pod, request
 from specserve_operator.manifests.common import digest, metadata, owner_reference
 from specserve_profiler import render, termination
-from specserve_profiler.contract import KeyInputs, Profile, Row, canonical_json
+from specserve_profiler.contract import KeyInputs, Profile, canonical_json, short_table
 
 PACKAGE_MOUNT = "/specserve/package"
 
@@ -146,11 +146,6 @@ def _container(serving: SpeculativeServing, key: str) -> Json:
         "terminationMessagePath": str(termination.DEFAULT_PATH),
         "terminationMessagePolicy": "File",
     }
-
-
-def short_table(rows: tuple[Row, ...]) -> str:
-    """A table as people write it: ``1-16:4 17-64:2 65-256:1``."""
-    return " ".join(f"{row.first}-{row.last}:{row.k}" for row in rows)
 
 
 def profile(namespace: str, result: Profile, inputs: KeyInputs, reprofile: str = "") -> Json:
