@@ -123,9 +123,9 @@ def _ensure_go(module: GoModule, progress: Progress) -> Path:
         env = os.environ | {"GOBIN": str(folder), "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly"}
         command = [_go(), "install", "-ldflags", module.ldflags, *module.targets]
         progress(f"{module.name}: go install (minutes when the Go build cache is cold)")
-        done = subprocess.run(command, cwd=source, env=env, stderr=subprocess.PIPE, text=True, check=False)
-        if done.returncode:
-            raise DevclusterError(f"building {module.name} failed:\n{done.stderr[-3000:]}")
+        code, errors = _told_to_the_end(command, source, env, f"{module.name}: still building", progress)
+        if code:
+            raise DevclusterError(f"building {module.name} failed:\n{errors[-3000:]}")
         for old, new in module.renames:
             (folder / old).rename(folder / new)
         missing = [program for program in module.programs if not (folder / program).is_file()]
@@ -133,6 +133,20 @@ def _ensure_go(module: GoModule, progress: Progress) -> Path:
             raise DevclusterError(f"building {module.name} made no {', '.join(missing)}")
 
     return made_once(module.name, key, make, progress)
+
+
+def _told_to_the_end(
+    command: list[str], folder: Path, env: dict[str, str], text: str, progress: Progress
+) -> tuple[int, str]:
+    """Exit code and errors of a long command that says nothing itself; ``text`` is told every half minute."""
+    with subprocess.Popen(command, cwd=folder, env=env, stderr=subprocess.PIPE, text=True) as process:
+        while True:
+            try:
+                _, errors = process.communicate(timeout=30)
+            except subprocess.TimeoutExpired:
+                progress(text)
+            else:
+                return process.returncode, errors
 
 
 def _go() -> str:

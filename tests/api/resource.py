@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from kubernetes import client, config
+from tests import builders
 
 Json = dict[str, Any]
-REMOVE = object()
+REMOVE = builders.REMOVE
 
 MINIMAL: Json = {
     "apiVersion": "specserve.dev/v1alpha1",
@@ -29,17 +29,7 @@ MINIMAL: Json = {
 
 def edited(edits: Mapping[str, Any], base: Json = MINIMAL) -> Json:
     """A copy of an object with values set at dotted paths; REMOVE takes a field out."""
-    result = copy.deepcopy(base)
-    for path, value in edits.items():
-        *parents, last = path.split(".")
-        node = result
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        if value is REMOVE:
-            del node[last]
-        else:
-            node[last] = copy.deepcopy(value)
-    return result
+    return builders.edited(base, edits)
 
 
 @dataclass(frozen=True)
