@@ -139,7 +139,7 @@ def _container(serving: SpeculativeServing, key: str) -> Json:
             {"name": "SPECSERVE_REQUEST", "value": request.profile_request(spec, key).to_json()},
             {"name": "SPECSERVE_READY_PORT", "value": str(names.READY_PORT)},
         ],
-        # Ready means measuring; before that the model is being loaded. Slow to turn back: a pod at its end loads nothing.
+        # Ready means measuring; before that the model is being loaded. Slow to turn back: an ending pod loads nothing.
         "readinessProbe": {"tcpSocket": {"port": names.READY_PORT}, "periodSeconds": 2, "failureThreshold": 3},
         "volumeMounts": mounts,
         # Where the profiler writes its result; the log must not take its place.
