@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -26,7 +27,15 @@ def start_devcluster(*arguments: str) -> subprocess.Popen[str]:
     """Start `python -m devcluster` as a user would, without a KUBECONFIG."""
     env = {name: value for name, value in os.environ.items() if name != "KUBECONFIG"} | {"PYTHONPATH": str(DEV)}
     command = [sys.executable, "-m", "devcluster", *arguments]
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        command,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        # A test run in a shell's background inherits that Ctrl-C is ignored; a user's terminal does not.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
 
 
 def run_devcluster(*arguments: str) -> tuple[int, str]:
