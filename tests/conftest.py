@@ -6,11 +6,21 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator
 
+import hypothesis
 import pytest
 
 from devcluster import Cluster
 from devcluster.binaries import ensure_binaries
 from devcluster.cache import Progress
+
+# No deadlines: the machines that run this are noisy. In CI the same examples each time; new ones are looked for at home.
+hypothesis.settings.register_profile(
+    "specserve",
+    deadline=None,
+    derandomize="CI" in os.environ,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("specserve")
 
 Golden = Callable[[str, str], None]
 Run = Callable[..., subprocess.CompletedProcess[str]]
