@@ -13,7 +13,7 @@ from devcluster import Cluster
 from devcluster.binaries import ensure_binaries
 from devcluster.cache import Progress
 
-# No deadlines: the machines that run this are noisy. In CI the same examples each time; new ones are looked for at home.
+# No deadlines, for machines are noisy. In CI the same examples each time; new ones are looked for elsewhere.
 hypothesis.settings.register_profile(
     "specserve",
     deadline=None,
