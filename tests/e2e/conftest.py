@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +18,7 @@ GRACE_SECONDS = 10
 
 @pytest.fixture(scope="session")
 def environment() -> Iterator[Environment]:
+    os.environ.pop("KUBECONFIG", None)  # the tests look into the cluster's processes, so it must be their own
     if Cluster.running() is not None:
         pytest.fail("an embedded cluster is up already (the demo's?): take it down first with `make demo-down`")
     console = Console()
