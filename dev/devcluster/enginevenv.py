@@ -33,11 +33,6 @@ class EngineEnvironment:
         """The interpreter of the environment."""
         return self.venv / "bin" / "python"
 
-    @property
-    def site_packages(self) -> Path:
-        """Where its packages lie."""
-        return self.venv / "lib" / f"python{PYTHON_VERSION}" / "site-packages"
-
 
 def ensure_engine(progress: Progress) -> EngineEnvironment:
     """The environment, installed now where the cache lacks it."""
