@@ -14,11 +14,12 @@ from typing import Annotated, Any, Literal
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Version of the stored profile. It is part of the profile key: another schema means another measurement."""
 
 Method = Literal["draft_model", "eagle", "eagle3", "mtp", "dflash", "ngram"]
-Verdict = Literal["Dynamic", "Static", "None"]
+Verdict = Literal["Dynamic", "Static", "None", "Adaptive"]
+Verify = Literal["Table", "Full", "Off"]
 
 METHODS_WITH_DRAFTER: frozenset[Method] = frozenset({"draft_model", "eagle", "eagle3", "dflash"})
 """Methods that load a draft model of their own; ``mtp`` drafts with the target's own heads, ``ngram`` with its text."""
@@ -69,6 +70,41 @@ class Workload(Model):
     output_tokens: Annotated[int, Field(ge=1)]
     """Upper bound of a generation; texts end earlier where they end by themselves."""
     temperature: Annotated[float, Field(ge=0)] = 0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1
+    seed: int = 0
+    """Of the order of the prompts, and of sampling where the temperature is above 0."""
+
+
+class HubDataset(Model):
+    """A dataset of a Hugging Face hub (``HF_ENDPOINT``, ``HF_TOKEN`` and ``HF_HOME`` apply)."""
+
+    name: Annotated[str, Field(min_length=1)]
+    config: str | None = None
+    split: str = "train"
+    column: str | None = None
+    """Column of the prompts; None for the first known one: prompt, messages, conversations, turns, question, text."""
+    revision: str | None = None
+
+
+MT_BENCH = HubDataset(name="philschmid/mt-bench", column="turns")
+"""The 80 prompts of MT-Bench, first turns."""
+
+
+class PromptSource(Model):
+    """Where the prompts are: exactly one of the two."""
+
+    path: str | None = None
+    """JSONL file inside the container, one prompt a line: OpenAI chat ``messages``, ``prompt``, or ShareGPT."""
+    hub: HubDataset | None = None
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> PromptSource:
+        if (self.path is None) == (self.hub is None):
+            raise ValueError("prompts: give exactly one of path and hub")
+        return self
+
+    def __str__(self) -> str:
+        return self.path if self.hub is None else f"dataset {self.hub.name}"  # type: ignore[return-value]
 
 
 class ProfileRequest(Model):
@@ -82,14 +118,17 @@ class ProfileRequest(Model):
     speculation: Speculation
     engine: Engine
     workload: Workload
-    prompts: str
-    """Path of a JSONL file inside the container: one ``{"prompt": text}`` a line (or ShareGPT ``conversations``)."""
+    prompts: PromptSource
     batch_sizes: tuple[int, ...]
     """Increasing; the last is at most ``engine.max_num_seqs``."""
     measure_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    """Time for measuring, all boots excluded. Shared out between acceptance, grid and baseline."""
+    """Time for measuring, all boots excluded: what sampling takes at most. It ends earlier where enough is known."""
     timeout_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     """Time for everything. The profiler stops by itself a little before the pod's own deadline."""
+    verify: Verify = "Table"
+    """Table: the finished table against the baseline in a closed loop. Full: against the best static K, too."""
+    weights: dict[int, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = {}
+    """Share of the user's load at each batch size, any unit; empty for all measured batch sizes alike."""
 
     @model_validator(mode="after")
     def _batch_sizes_fit(self) -> ProfileRequest:
@@ -122,8 +161,13 @@ class Cell(Model):
 
     batch_size: int
     k: int
-    itl_ms: Interval | None = None
+    itl_ms: Annotated[float, Field(gt=0)] | None = None
     """Milliseconds per step; None where the cell was not measured, with the reason in ``skipped``."""
+    spread: Annotated[float, Field(ge=0)] = 0.0
+    """Relative 95 % half-width of the cell beside the others of its batch size, without what all of them share.
+
+    Two cells of a batch size were measured in the same seconds: their log ratio is known to ``hypot`` of their spreads.
+    """
     blocks: int = 0
     """Paired blocks behind the mean; the block is the unit of sampling."""
     skipped: str | None = None
@@ -137,14 +181,49 @@ class Cell(Model):
         return self
 
 
+class Level(Model):
+    """What all K of one batch size share."""
+
+    batch_size: int
+    half_width: Annotated[float, Field(ge=0)]
+    """Relative 95 % half-width of the common level of ITL: drift between cohorts. It cancels between K."""
+    cohorts: int
+    dropped_steps: int = 0
+    """Steps inside the measured windows that did not count: a prefill, a preemption, a stall."""
+    stopped: Literal["Known", "Budget"]
+    """Known: the best K is known to within the indifference. Budget: the time ended before."""
+
+
 class Acceptance(Model):
     """Acceptance at one fixed K, from whole generations."""
 
     k: int
     acceptance_length: Interval
-    """Tokens per request and verify step, 1 + accepted drafts."""
+    """Tokens per request and verify step, 1 + accepted drafts. The interval is over prompts like these."""
+    here: Annotated[float, Field(ge=0)] = 0.0
+    """Half-width for just these prompts: what would change if the same workload were measured again, all of it."""
     prompts: int
     """Generations behind the mean; the prompt is the unit of sampling."""
+    by_position: tuple[float, ...] = ()
+    """Unconditional acceptance rate of each draft position, 1 to K."""
+
+
+class AcceptanceContrast(Model):
+    """How well the ratio of the acceptance lengths of two K is known. Both saw the same prompts."""
+
+    k: int
+    other: int
+    half_width: Annotated[float, Field(ge=0)]
+    """95 % half-width of log(AL(k) / AL(other))."""
+
+
+class SpotCheck(Model):
+    """Acceptance at another batch size, which should be the same."""
+
+    k: int
+    batch_size: int
+    ratio: Interval
+    """AL at this batch size over AL at the other, same prompts."""
 
 
 class BaselineCell(Model):
@@ -152,6 +231,7 @@ class BaselineCell(Model):
 
     batch_size: int
     itl_ms: Interval
+    """Over blocks; drift between boots is ``Measurements.boot_drift``."""
     blocks: int
 
 
@@ -163,6 +243,39 @@ class Row(Model):
     k: Annotated[int, Field(ge=0)]
 
 
+class Arm(Model):
+    """One way to serve. Arms are data: a verdict chooses among those that were measured."""
+
+    kind: Literal["None", "Static", "Table", "Adaptive"]
+    k: int | None = None
+    """Static: its K. Adaptive: Kmax."""
+    rows: tuple[Row, ...] = ()
+    """Table: its rows."""
+
+    def __str__(self) -> str:
+        if self.kind == "None":
+            return "no speculation"
+        if self.kind == "Static":
+            return f"static K = {self.k}"
+        return f"table {short_table(self.rows)}" if self.kind == "Table" else "adaptive verification"
+
+
+class LoopPoint(Model):
+    """A closed loop of held-out prompts, refilled, at one client concurrency."""
+
+    concurrency: int
+    tokens_per_second: Interval
+    ttft_ms: Annotated[float, Field(ge=0)]
+    """95th percentile of the time to first token, queueing included."""
+
+
+class ArmLoop(Model):
+    """What one arm did in the closed loop, in a boot of its own and configured as it would be deployed."""
+
+    arm: Arm
+    points: tuple[LoopPoint, ...]
+
+
 Ratio = Annotated[float, Field(gt=0, le=1e6)]
 
 
@@ -172,12 +285,16 @@ def short_table(rows: Iterable[Row]) -> str:
 
 
 class Speedup(Model):
-    """Predicted goodput of the table at one measured batch size, as a ratio."""
+    """Goodput of the table at one batch size (of tokens per second in a closed loop, where verified), as a ratio."""
 
     batch_size: int
     over_baseline: Ratio
+    half_width: Annotated[float, Field(ge=0)] = 0.0
+    """Relative 95 % half-width of ``over_baseline``, drift between boots included."""
     over_static: Ratio
     """Over the best single K of the whole grid."""
+    verified: bool = False
+    """False: predicted from the grid. True: seen in the closed loop."""
 
 
 class Decision(Model):
@@ -190,6 +307,8 @@ class Decision(Model):
     """Covers 1 to maxNumSeqs without gaps, sorted. Present for every verdict, so that it can be looked at."""
     static_k: int
     """The best single K; 0 where not speculating is best."""
+    capture_sizes: tuple[int, ...] = ()
+    """Token counts whose graphs the engine must capture for the served arm; empty: the engine's own (or no graphs)."""
     speedups: tuple[Speedup, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -207,12 +326,26 @@ class Measurements(Model):
     """The raw result of a Job, before any decision."""
 
     engine_version: str
+    device: str = ""
+    """What the engine calls its accelerator."""
     scheduler: Literal["sync", "async"]
-    grid: tuple[Cell, ...]
-    acceptance: tuple[Acceptance, ...]
-    baseline: tuple[BaselineCell, ...]
-    mean_context_tokens: float
+    graph_sizes: tuple[int, ...] = ()
+    """Token counts that steps were padded to while measuring, increasing; empty where no graphs are used."""
+    grid: tuple[Cell, ...] = ()
+    levels: tuple[Level, ...] = ()
+    acceptance: tuple[Acceptance, ...] = ()
+    contrasts: tuple[AcceptanceContrast, ...] = ()
+    spot_check: SpotCheck | None = None
+    baseline: tuple[BaselineCell, ...] = ()
+    boot_drift: Annotated[float, Field(ge=0)] = 0.0
+    """95 % half-width of the log ratio of one cell between two boots."""
+    boot_drift_measured: bool = False
+    """True: from two boots of the baseline. False: an assumption."""
+    loops: tuple[ArmLoop, ...] = ()
+    mean_context_tokens: float = 0.0
     """Mean context length of the steps behind the grid."""
+    distinct_prompts: int = 0
+    """Prompts in the workload; fewer than twice the largest batch size are reused within a batch."""
     seconds: dict[str, float] = {}
     """Stage -> wall-clock seconds."""
 
@@ -225,6 +358,19 @@ class Profile(Model):
     measured_at: AwareDatetime
     measurements: Measurements
     decision: Decision
+    request: ProfileRequest | None = None
+    """What was asked for: the identity. It does not travel through the termination message."""
+
+
+class PartialProfile(Model):
+    """What was measured before a run ended early. No decision: nothing should be served on its ground."""
+
+    schema_version: int = SCHEMA_VERSION
+    partial: str
+    """Why it ended: reason and message."""
+    measured_at: AwareDatetime
+    measurements: Measurements
+    request: ProfileRequest | None = None
 
 
 class Failure(Model):

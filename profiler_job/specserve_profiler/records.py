@@ -3,7 +3,7 @@
 The profiler writes a plan (which K to draft next), the probe writes one line per step and one per finished request:
 
     S <time ns> <requests> <tokens> <K> <emitted> <prefills> <context>
-    R <verify steps> <tokens emitted in them> <request id>
+    R <time to first token, µs> <chain> <request id>
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 PROBE_DIR_VARIABLE = "SPECSERVE_PROBE_DIR"
-PLAN_FILE, STEPS_FILE, LIMITS_FILE = "plan.json", "steps.log", "limits.json"
+PLAN_FILE, STEPS_FILE, LIMITS_FILE, CELL_FILE = "plan.json", "steps.log", "limits.json", "cell"
 
 
 class Step(NamedTuple):
@@ -45,25 +45,51 @@ class Step(NamedTuple):
 class Finished(NamedTuple):
     """One request that came to its end."""
 
-    verify_steps: int
-    tokens: int
-    """Tokens put out in its verify steps; the first token of a text is the prefill's."""
+    ttft_us: int
+    """From the request's arrival to its first token."""
+    chain: str
+    """Tokens put out in each verify step, one character a step (``digit``). The first token of a text is the prefill's."""
     request_id: str
+
+    @property
+    def verify_steps(self) -> int:
+        """Steps in which the request decoded."""
+        return len(self.chain)
+
+    @property
+    def emitted(self) -> tuple[int, ...]:
+        """Tokens put out in each verify step, 1 + accepted drafts."""
+        return tuple(int(character, 36) for character in self.chain)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens put out in all verify steps."""
+        return sum(self.emitted)
 
     def line(self) -> str:
         """The request as the probe writes it."""
-        return f"R {self.verify_steps} {self.tokens} {self.request_id}\n"
+        return f"R {self.ttft_us} {self.chain or '-'} {self.request_id}\n"
+
+
+def digit(tokens: int) -> str:
+    """One character of a chain, for 0 to 35 tokens."""
+    return "0123456789abcdefghijklmnopqrstuvwxyz"[tokens]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Which K the next steps draft: one, or several in blocks of ``block_steps``, in random order and balanced."""
+    """Which K the next steps draft: one, several in blocks of ``block_steps``, in random order and balanced, or a table's.
+
+    Where there is no plan, the engine's own table is in force.
+    """
 
     ks: tuple[int, ...]
     block_steps: int = 1
     batch_size: int | None = None
     """Blocks advance at steps of this batch size only, so that no block is used up while prompts are prefilled."""
     seed: int = 0
+    rows: tuple[tuple[int, int, int], ...] = ()
+    """A table (first and last batch size, K) that is followed instead of ``ks``, as vLLM would."""
 
     def to_json(self) -> str:
         """The plan as ``write`` writes it."""
@@ -73,7 +99,7 @@ class Plan:
     def from_json(cls, text: str) -> Plan:
         """The plan in a file that ``write`` wrote."""
         values = json.loads(text)
-        return cls(**{**values, "ks": tuple(values["ks"])})
+        return cls(**{**values, "ks": tuple(values["ks"]), "rows": tuple(map(tuple, values["rows"]))})
 
     def write(self, directory: Path) -> None:
         """Puts the plan in force: from the next step on the probe follows it. Atomic."""
@@ -114,6 +140,12 @@ class Limits:
     """Slots of the input batch that the drafter takes per request besides its K + 1 tokens."""
     num_speculative_tokens: int
     """Kmax of this boot; 0 without speculation."""
+    device: str = ""
+    """What the engine calls its accelerator."""
+    graph_sizes: tuple[int, ...] = ()
+    """Token counts with a captured graph, increasing; empty where steps run eagerly."""
+    runner: str = "V1"
+    """Model runner: V1 or V2."""
 
     def write(self, directory: Path) -> None:
         """Tells the profiler. Atomic."""
@@ -124,7 +156,8 @@ class Limits:
     @classmethod
     def read(cls, directory: Path) -> Limits:
         """What the probe wrote when the engine came up. Raises FileNotFoundError where no probe runs in the engine."""
-        return cls(**json.loads((directory / LIMITS_FILE).read_text(encoding="utf-8")))
+        values = json.loads((directory / LIMITS_FILE).read_text(encoding="utf-8"))
+        return cls(**{**values, "graph_sizes": tuple(values["graph_sizes"])})
 
 
 class StepLog:
@@ -149,7 +182,7 @@ class StepLog:
             if fields[0] == "S":
                 steps.append(Step(*map(int, fields[1:])))
             else:
-                finished.append(Finished(int(fields[1]), int(fields[2]), fields[3]))
+                finished.append(Finished(int(fields[1]), fields[2].strip("-"), fields[3]))
         return steps, finished
 
 
