@@ -14,11 +14,22 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from specserve_profiler.records import PLAN_FILE, STEPS_FILE, Finished, Limits, Plan, Step, probe_directory
+from specserve_profiler.records import (
+    CELL_FILE,
+    PLAN_FILE,
+    STEPS_FILE,
+    Finished,
+    Limits,
+    Plan,
+    Step,
+    digit,
+    probe_directory,
+)
 
 
 def scheduler(vllm_config: Any, **arguments: Any) -> Any:
@@ -31,29 +42,49 @@ def scheduler(vllm_config: Any, **arguments: Any) -> Any:
 
 
 class PlannedK:
-    """Stands in for vLLM's lookup, ``lookup[batch size] -> K``. Read once in every step; follows the plan file."""
+    """Stands in for vLLM's lookup, ``lookup[batch size] -> K``. Read once in every step; follows the plan file.
 
-    def __init__(self, directory: Path, kmax: int) -> None:
+    Without a plan the engine's own lookup ``own`` is in force. Before a K takes effect that is not the last one's, the
+    cell is written down, so that it can be named where the engine does not survive it.
+    """
+
+    def __init__(self, directory: Path, kmax: int, own: Sequence[int]) -> None:
         self._path = directory / PLAN_FILE
+        self._cell = directory / CELL_FILE
         self._kmax = kmax
+        self._own = own
         self._stamp: tuple[int, int] | None = None
-        self._plan = Plan(ks=(kmax,))
-        self._blocks: Iterator[int] = self._plan.sequence()
+        self._plan: Plan | None = None
+        self._blocks: Iterator[int] = iter(())
         self._k = kmax
         self._left = 0
+        self._written: tuple[int, int] | None = None
 
     def __getitem__(self, batch_size: int) -> int:
         self._reload()
-        if self._plan.batch_size in (None, batch_size):
+        k = min(self._planned(batch_size), self._kmax)
+        if self._written != (batch_size, k):
+            self._written = (batch_size, k)
+            self._cell.write_text(f"{batch_size} {k}", encoding="utf-8")
+        return k
+
+    def _planned(self, batch_size: int) -> int:
+        plan = self._plan
+        if plan is None:
+            return self._own[batch_size]
+        if plan.rows:
+            return next((k for first, _, k in reversed(plan.rows) if first <= batch_size), plan.rows[0][2])
+        if plan.batch_size in (None, batch_size):
             if self._left == 0:
-                self._k, self._left = next(self._blocks), self._plan.block_steps
+                self._k, self._left = next(self._blocks), plan.block_steps
             self._left -= 1
-        return min(self._k, self._kmax)
+        return self._k
 
     def _reload(self) -> None:
         try:
             status = self._path.stat()
         except FileNotFoundError:
+            self._plan = self._stamp = None
             return
         stamp = (status.st_mtime_ns, status.st_ino)
         if stamp == self._stamp:
@@ -61,7 +92,7 @@ class PlannedK:
         self._stamp = stamp
         self._plan = Plan.from_json(self._path.read_text(encoding="utf-8"))
         self._blocks = self._plan.sequence()
-        self._k, self._left = self._plan.ks[0], 0
+        self._k, self._left = (*self._plan.ks, self._kmax)[0], 0
 
 
 def probing(base: type[Any]) -> type[Any]:
@@ -75,23 +106,23 @@ def probing(base: type[Any]) -> type[Any]:
             directory = probe_directory()
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
             self._specserve_log = os.open(directory / STEPS_FILE, flags, 0o644)
-            self._specserve_counts: dict[str, tuple[int, int]] = {}
+            self._specserve_running: dict[str, Running] = {}
             limits_of(self, vllm_config).write(directory)
             if self.num_spec_tokens and self.dynamic_sd_lookup is not None:
-                self.dynamic_sd_lookup = PlannedK(directory, self.num_spec_tokens)
+                self.dynamic_sd_lookup = PlannedK(directory, self.num_spec_tokens, self.dynamic_sd_lookup)
 
         def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
             before = live_requests(self.requests, scheduler_output)
             result = super().update_from_output(scheduler_output, model_runner_output)
             if before or scheduler_output.num_scheduled_tokens:
-                lines = record(scheduler_output, before, self._specserve_counts, time.monotonic_ns())
+                lines = record(scheduler_output, before, self._specserve_running, time.monotonic_ns(), time.time())
                 os.write(self._specserve_log, lines.encode())
             return result
 
         def finish_requests(self, request_ids: Any, *arguments: Any, **keywords: Any) -> Any:
             result = super().finish_requests(request_ids, *arguments, **keywords)
-            for request_id in [known for known in self._specserve_counts if known not in self.requests]:
-                del self._specserve_counts[request_id]
+            for request_id in [known for known in self._specserve_running if known not in self.requests]:
+                del self._specserve_running[request_id]
             return result
 
         def shutdown(self, *arguments: Any, **keywords: Any) -> Any:
@@ -112,24 +143,40 @@ def live_requests(requests: dict[str, Any], scheduled: Any) -> dict[str, tuple[A
     return live
 
 
-def record(scheduled: Any, before: dict[str, tuple[Any, int]], counts: dict[str, tuple[int, int]], time_ns: int) -> str:
-    """The lines for a step whose output has been taken in. ``counts`` keeps (verify steps, tokens) of each request."""
+@dataclass
+class Running:
+    """What is known of a request that has put out its first token."""
+
+    ttft_us: int
+    chain: list[str] = field(default_factory=list)
+
+
+def record(
+    scheduled: Any,
+    before: dict[str, tuple[Any, int]],
+    running: dict[str, Running],
+    time_ns: int,
+    now: float,
+) -> str:
+    """The lines for a step whose output has been taken in. ``now`` is wall-clock seconds, as arrival times are."""
     emitted = prefills = context = 0
     finished = []
     resumed = scheduled.scheduled_cached_reqs.resumed_req_ids
     for request_id, (request, tokens_before) in before.items():
         context += request.num_tokens
+        new = request.num_output_tokens - tokens_before
+        emitted += new
+        if tokens_before == 0 and new:
+            running[request_id] = Running(max(round((now - request.arrival_time) * 1e6), 0))
         drafts = len(scheduled.scheduled_spec_decode_tokens.get(request_id, ()))
         decodes = tokens_before > 0 and request_id not in resumed
         if not decodes or scheduled.num_scheduled_tokens[request_id] != 1 + drafts:
             prefills += 1
-        else:
-            new = request.num_output_tokens - tokens_before
-            emitted += new
-            steps, tokens = counts.get(request_id, (0, 0))
-            counts[request_id] = (steps + 1, tokens + new)
+        elif request_id in running:
+            running[request_id].chain.append(digit(new))
         if request.is_finished():
-            finished.append(Finished(*counts.pop(request_id, (0, 0)), request_id=request_id))
+            entry = running.pop(request_id, Running(0))
+            finished.append(Finished(entry.ttft_us, "".join(entry.chain), request_id))
     step = Step(
         time_ns=time_ns,
         requests=len(scheduled.num_scheduled_tokens),
@@ -149,6 +196,8 @@ def limits_of(engine_scheduler: Any, vllm_config: Any) -> Limits:
     kv = engine_scheduler.kv_cache_config
     block_tokens = min(group.kv_cache_spec.block_size for group in kv.kv_cache_groups)
     speculative = vllm_config.speculative_config
+    compilation = vllm_config.compilation_config
+    graphs = getattr(compilation.cudagraph_mode, "name", "NONE") not in ("NONE", "None")
     return Limits(
         engine_version=__version__,
         scheduler="async" if vllm_config.scheduler_config.async_scheduling else "sync",
@@ -159,4 +208,17 @@ def limits_of(engine_scheduler: Any, vllm_config: Any) -> Limits:
         kv_cache_tokens=kv.num_blocks // len(kv.kv_cache_groups) * block_tokens,
         draft_slots=getattr(speculative, "max_num_new_slots_for_drafting", 0) if speculative is not None else 0,
         num_speculative_tokens=engine_scheduler.num_spec_tokens,
+        device=_device_name(),
+        graph_sizes=tuple(sorted(compilation.cudagraph_capture_sizes or ())) if graphs else (),
+        runner="V2" if getattr(vllm_config, "use_v2_model_runner", False) else "V1",
     )
+
+
+def _device_name() -> str:
+    """The accelerator in the platform's own words; empty where the platform does not say."""
+    from vllm.platforms import current_platform
+
+    try:
+        return str(current_platform.get_device_name())
+    except (NotImplementedError, RuntimeError, AttributeError):
+        return ""

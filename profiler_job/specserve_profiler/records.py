@@ -31,7 +31,7 @@ class Step(NamedTuple):
     k: int
     """K drafted at the end of this step, as scheduled. The step itself verifies the drafts of the one before."""
     emitted: int
-    """Tokens that the decoding requests put out."""
+    """Tokens put out, the first ones after a prompt included."""
     prefills: int
     """Requests that were not decoding: a prompt, a chunk of one, or a request taken up again."""
     context: int

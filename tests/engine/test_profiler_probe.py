@@ -77,10 +77,10 @@ def test_blocks_are_as_planned(driven: Driven) -> None:
 
 
 def test_prefills_and_emitted_tokens_are_told_apart(driven: Driven) -> None:
-    """Emitted is what reaches the client from verify steps: a text's last step is cut to its length."""
+    """Emitted is what reaches the client: a text's last step is cut to its length."""
     for step, seen in zip(driven.steps, driven.seen, strict=True):
         assert (step.prefills > 0) == bool(seen["new"])
-        assert step.emitted == sum(n for name, n in seen["delivered"].items() if name not in seen["new"])
+        assert step.emitted == sum(seen["delivered"].values())
 
 
 def test_finished_texts_count_every_token_after_the_first_and_the_aborted_one_is_left_out(driven: Driven) -> None:
@@ -88,4 +88,5 @@ def test_finished_texts_count_every_token_after_the_first_and_the_aborted_one_is
     assert {name: entry.tokens for name, entry in found.items()} == {"a": 39, "b": 59}
     for name, entry in found.items():
         verify_steps = [seen for seen in driven.seen if name in seen["delivered"] and name not in seen["new"]]
-        assert entry.verify_steps == len(verify_steps)
+        assert entry.emitted == tuple(seen["delivered"][name] for seen in verify_steps)
+        assert 0 < entry.ttft_us < 60_000_000

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from specserve_profiler.probe import PlannedK, live_requests, record
+from specserve_profiler.probe import PlannedK, Running, live_requests, record
 from specserve_profiler.records import Finished, Limits, Plan, Step, StepLog, probe_directory
 
 
@@ -23,13 +23,13 @@ def test_every_k_comes_equally_often_in_random_order_and_never_twice_in_a_row() 
     assert ks != list(islice(Plan(ks=(0, 1, 2, 5), seed=4).sequence(), 400))
 
 
-def test_without_a_plan_a_step_drafts_kmax(tmp_path: Path) -> None:
-    assert PlannedK(tmp_path, kmax=5)[3] == 5
+def test_without_a_plan_the_engines_own_table_is_in_force(tmp_path: Path) -> None:
+    assert PlannedK(tmp_path, kmax=5, own=[0, 4, 4, 2])[3] == 2
 
 
 def test_blocks_advance_at_the_planned_batch_size_only(tmp_path: Path) -> None:
     Plan(ks=(1, 4), block_steps=2, batch_size=8, seed=1).write(tmp_path)
-    lookup = PlannedK(tmp_path, kmax=5)
+    lookup = PlannedK(tmp_path, kmax=5, own=[5] * 9)
 
     prefilling = [lookup[3] for _ in range(5)]
     decoding = [lookup[8] for _ in range(8)]
@@ -40,7 +40,7 @@ def test_blocks_advance_at_the_planned_batch_size_only(tmp_path: Path) -> None:
 
 
 def test_a_new_plan_is_followed_from_the_next_step_on_and_k_is_never_above_kmax(tmp_path: Path) -> None:
-    lookup = PlannedK(tmp_path, kmax=5)
+    lookup = PlannedK(tmp_path, kmax=5, own=[5] * 9)
     Plan(ks=(2,)).write(tmp_path)
     first = lookup[1]
     Plan(ks=(9,)).write(tmp_path)
@@ -48,9 +48,26 @@ def test_a_new_plan_is_followed_from_the_next_step_on_and_k_is_never_above_kmax(
     assert (first, lookup[1]) == (2, 5)
 
 
+def test_a_planned_table_is_followed_as_vllm_would(tmp_path: Path) -> None:
+    """A gap carries the K before it on, and so does the last row."""
+    Plan(ks=(), rows=((1, 2, 5), (5, 6, 1))).write(tmp_path)
+    lookup = PlannedK(tmp_path, kmax=5, own=[0] * 10)
+
+    assert [lookup[size] for size in range(1, 9)] == [5, 5, 5, 5, 1, 1, 1, 1]
+
+
+def test_the_cell_that_is_about_to_run_is_written_down(tmp_path: Path) -> None:
+    Plan(ks=(3,)).write(tmp_path)
+    lookup = PlannedK(tmp_path, kmax=5, own=[5] * 9)
+
+    lookup[8]
+
+    assert (tmp_path / "cell").read_text() == "8 3"
+
+
 def test_reading_the_plan_costs_a_step_next_to_nothing(tmp_path: Path) -> None:
     Plan(ks=(2, 3), block_steps=4).write(tmp_path)
-    lookup = PlannedK(tmp_path, kmax=5)
+    lookup = PlannedK(tmp_path, kmax=5, own=[5] * 9)
 
     began = time.perf_counter()
     for _ in range(2000):
@@ -69,6 +86,7 @@ def test_outside_the_profiler_the_probe_says_so(monkeypatch: pytest.MonkeyPatch)
 class FakeRequest:
     num_output_tokens: int
     num_tokens: int = 100
+    arrival_time: float = 1000.0
     finished: bool = False
 
     def is_finished(self) -> bool:
@@ -92,25 +110,25 @@ class FakeOutput:
         return sum(self.num_scheduled_tokens.values())
 
 
-def taken_in(output: FakeOutput, requests: dict[str, FakeRequest], new: dict[str, int], counts: dict[str, Any]) -> str:
+def taken_in(output: FakeOutput, requests: dict[str, FakeRequest], new: dict[str, int], running: dict[str, Running]) -> str:
     """What is recorded when each request of the step puts out ``new`` tokens."""
     before = live_requests(requests, output)
     for name, tokens in new.items():
         requests[name].num_output_tokens += tokens
         requests[name].num_tokens += tokens
-    return record(output, before, counts, 7)
+    return record(output, before, running, 7, 1000.25)
 
 
 def test_a_step_is_recorded_as_scheduled_not_as_drafted() -> None:
     """An n-gram drafter found nothing for b: the step still is one of K = 3."""
     requests = {"a": FakeRequest(5, num_tokens=100), "b": FakeRequest(2, num_tokens=200)}
     output = FakeOutput({"a": 4, "b": 1}, {"a": [1, 2, 3]}, 3)
-    counts: dict[str, tuple[int, int]] = {}
+    running = {"a": Running(9), "b": Running(9, ["2"])}
 
-    line = taken_in(output, requests, {"a": 3, "b": 1}, counts)
+    line = taken_in(output, requests, {"a": 3, "b": 1}, running)
 
     assert line == Step(7, requests=2, tokens=5, k=3, emitted=4, prefills=0, context=152).line()
-    assert counts == {"a": (1, 3), "b": (1, 1)}
+    assert running == {"a": Running(9, ["3"]), "b": Running(9, ["2", "1"])}
 
 
 def test_prompts_chunks_and_resumed_requests_are_prefills() -> None:
@@ -121,24 +139,26 @@ def test_prompts_chunks_and_resumed_requests_are_prefills() -> None:
 
     line = taken_in(output, requests, {"new": 1, "resumed": 1, "decodes": 2}, {})
 
-    assert line.split()[5:7] == ["2", "3"]  # emitted by the one that decodes; three prefills
+    assert line.split()[5:7] == ["4", "3"]  # tokens put out; three prefills
 
 
-def test_a_request_that_ends_leaves_its_verify_steps_and_tokens() -> None:
+def test_a_request_that_ends_leaves_its_time_to_first_token_and_what_each_verify_step_put_out() -> None:
     requests = {"a": FakeRequest(0)}
-    counts: dict[str, tuple[int, int]] = {}
-    taken_in(FakeOutput({"a": 20}, {}, 2), requests, {"a": 1}, counts)
-    taken_in(FakeOutput({"a": 3}, {"a": [1, 2]}, 2), requests, {"a": 3}, counts)
+    running: dict[str, Running] = {}
+    taken_in(FakeOutput({"a": 20}, {}, 2), requests, {"a": 1}, running)
+    taken_in(FakeOutput({"a": 3}, {"a": [1, 2]}, 2), requests, {"a": 3}, running)
     requests_before_last = dict(requests)
     output = FakeOutput({"a": 3}, {"a": [1, 2]}, 2)
     before = live_requests(requests_before_last, output)
     requests["a"].num_output_tokens += 2
     requests["a"].finished = True
 
-    lines = record(output, before, counts, 7).splitlines(keepends=True)
+    lines = record(output, before, running, 7, 1009.0).splitlines(keepends=True)
 
-    assert lines[1] == Finished(verify_steps=2, tokens=5, request_id="a").line()
-    assert counts == {}
+    finished = Finished(ttft_us=250_000, chain="32", request_id="a")
+    assert lines[1] == finished.line()
+    assert (finished.verify_steps, finished.tokens) == (2, 5)
+    assert running == {}
 
 
 def test_a_request_that_was_aborted_meanwhile_is_left_out() -> None:
@@ -152,7 +172,7 @@ def test_a_request_that_was_aborted_meanwhile_is_left_out() -> None:
 
 def test_step_log_reads_whole_lines_only_and_each_once(tmp_path: Path) -> None:
     log = StepLog(tmp_path)
-    step, finished = Step(1, 2, 3, 4, 5, 6, 7), Finished(3, 9, "cmpl-1")
+    step, finished = Step(1, 2, 3, 4, 5, 6, 7), Finished(3000, "313", "cmpl-1")
     path = tmp_path / "steps.log"
 
     with path.open("a") as file:
@@ -167,7 +187,7 @@ def test_step_log_reads_whole_lines_only_and_each_once(tmp_path: Path) -> None:
 
 
 def test_limits_travel_through_the_directory(tmp_path: Path) -> None:
-    limits = Limits("0.32.0", "async", 32, 1024, 2048, 2048, 65536, 1, 5)
+    limits = Limits("0.32.0", "async", 32, 1024, 2048, 2048, 65536, 1, 5, "cpu", (1, 2, 4), "V2")
 
     limits.write(tmp_path)
 
