@@ -273,7 +273,11 @@ class ArmLoop(Model):
     """What one arm did in the closed loop, in a boot of its own and configured as it would be deployed."""
 
     arm: Arm
-    points: tuple[LoopPoint, ...]
+    points: tuple[LoopPoint, ...] = ()
+    failed: str | None = None
+    """Why the engine does not run like this; then it must not be deployed like this."""
+    live: bool = False
+    """True: a table that was followed in the boot of another, to judge its edges. Not configured as deployed."""
 
 
 Ratio = Annotated[float, Field(gt=0, le=1e6)]

@@ -1,34 +1,27 @@
-"""Drives a running engine: whole generations for acceptance, cohorts of fixed size for ITL.
+"""Drives a running engine through what the samplers ask for: whole generations, and cohorts of fixed size.
 
-Both leave their traces in the step log of the probe; what they mean is ``estimate``'s to say.
+What to measure next, and when enough is known, is ``sampling``'s to say; what the records mean, ``estimate``'s.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-import random
 import time
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Any
 
-from specserve_profiler import estimate
 from specserve_profiler.console import Stage
-from specserve_profiler.contract import Acceptance, Interval, Workload
+from specserve_profiler.contract import Workload
 from specserve_profiler.engine import Engine
 from specserve_profiler.errors import ProfilingError
-from specserve_profiler.records import Finished, Limits, Plan, Step, StepLog
+from specserve_profiler.records import CELL_FILE, Finished, Limits, Plan, Step, StepLog
+from specserve_profiler.sampling import AcceptanceSampler, Cohort, Generate, GridSampler
 from specserve_profiler.workload import Prompts, cohort_prompt_tokens
 
-ACCEPTANCE_BATCH_SIZE = 16
-"""Largest batch size for whole generations: acceptance does not depend on it, a small one wastes little at the end."""
-BLOCK_STEPS = (6, 4, 3)
-"""Steps of a block: the longest that lets every cell have ``WANTED_BLOCKS``. The first step does not count."""
-WANTED_BLOCKS = 4
 _POLL_SECONDS = 0.03
-_COHORT_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -40,6 +33,8 @@ class Bench:
     log: StepLog
     prompts: Prompts
     workload: Workload
+    hang_seconds: float = 120.0
+    """An engine with work to do that makes no step for so long hangs."""
 
     @property
     def mean_context(self) -> float:
@@ -51,177 +46,142 @@ class Bench:
         """Length of a request at its end."""
         return min(math.ceil(self.prompts.mean_tokens) + self.workload.output_tokens, self.limits.max_model_len)
 
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """What the workload says of sampling, as the engine's API takes it."""
+        work = self.workload
+        random = {"top_p": work.top_p, "seed": work.seed} if work.temperature > 0 else {}
+        return {"temperature": work.temperature, **random}
 
-async def measure_acceptance(bench: Bench, ks: Sequence[int], batch_size: int, stage: Stage) -> tuple[Acceptance, ...]:
-    """AL at each K > 0 from whole generations of the same prompts, up to the natural end of each text.
+    def cell(self) -> tuple[int, int] | None:
+        """(batch size, K) that the engine ran last, or was about to run when it ended."""
+        return read_cell(self.engine)
 
-    In rounds of ``batch_size`` prompts, each at every K, as many as the time allows: a round tells what the next costs,
-    and a machine that turns slow in the middle overruns the time by one round at most.
-    """
-    found: dict[int, list[Finished]] = defaultdict(list)
-    order = random.Random(1)  # noqa: S311 - an order of measuring, no secret
-    done, count = 0, min(batch_size, len(bench.prompts.ids))
-    while count > 0:
-        prompts = bench.prompts.batch(count, done)
-        for k in order.sample(ks, len(ks)):
-            stage.progress(f"K = {k}: {count} whole generations at batch size {batch_size}", at_once=True)
-            found[k] += await _generate(bench, prompts, k, batch_size)
-        done += count
-        affordable = int(stage.left / (stage.elapsed / done))
-        count = min(affordable, batch_size, len(bench.prompts.ids) - done) if affordable >= batch_size // 2 else 0
-    return tuple(
-        Acceptance(k=k, acceptance_length=_acceptance_length(k, found[k]), prompts=len(found[k])) for k in sorted(found)
-    )
+    async def generate(self, prompt: Sequence[int], request_id: str, most: int | None = None) -> None:
+        """One whole generation, to its natural end, the workload's length, or ``most`` tokens."""
+        room = min(self.workload.output_tokens, self.limits.max_model_len - len(prompt))
+        limit = room if most is None else max(min(room, most), 1)
+        await self.engine.complete([prompt], request_id=request_id, max_tokens=limit, **self.sampling)
 
 
-def _acceptance_length(k: int, requests: Sequence[Finished]) -> Interval:
+def read_cell(engine: Engine) -> tuple[int, int] | None:
+    """(batch size, K) that the probe wrote down last; None where it wrote none."""
     try:
-        return estimate.acceptance_length(requests)
-    except ValueError as error:
-        raise ProfilingError(
-            "PromptsInvalid",
-            f"at K = {k} every text ended with its first token, so nothing was verified: use prompts that the model "
-            "answers at length, or a larger workload.outputTokens",
-        ) from error
-
-
-async def _generate(bench: Bench, prompts: Sequence[Sequence[int]], k: int, concurrency: int) -> list[Finished]:
-    """The finished requests of whole generations at one K."""
-    await _settled(bench)
-    Plan(ks=(k,)).write(bench.engine.directory)
-    places = asyncio.Semaphore(concurrency)
-
-    async def one(prompt: Sequence[int]) -> None:
-        room = bench.limits.max_model_len - len(prompt)
-        async with places:
-            await bench.engine.complete(
-                [prompt], max_tokens=min(bench.workload.output_tokens, room), temperature=bench.workload.temperature
-            )
-
-    await asyncio.gather(*(one(prompt) for prompt in prompts))
-    _, finished = bench.log.new()
-    if len(finished) != len(prompts):
-        raise ProfilingError(
-            "EngineFailed", f"{len(prompts)} generations at K = {k} left {len(finished)} records: the probe missed some"
-        )
-    return finished
+        batch_size, k = (engine.directory / CELL_FILE).read_text(encoding="utf-8").split()
+    except (FileNotFoundError, ValueError):
+        return None
+    return int(batch_size), int(k)
 
 
 @dataclass
-class ItlSamples:
-    """Blocks of a boot, and the steps that they come from."""
+class Work:
+    """How long a stage has measured, and what it measures now. Its clock stands while the engine boots anew."""
 
-    blocks: dict[tuple[int, int], list[float]] = field(default_factory=lambda: defaultdict(list))
-    context_tokens: float = 0.0
-    counted_steps: int = 0
-
-    def add(self, steps: Sequence[Step], block_steps: int) -> None:
-        """Takes in the steps of one cohort."""
-        for cell, values in estimate.itl_blocks(steps, block_steps).items():
-            self.blocks[cell] += values
-        counted = sum(1 for _ in estimate.clean_steps(steps))
-        self.context_tokens += estimate.mean_context(steps) * counted
-        self.counted_steps += counted
+    seconds: float = 0.0
+    order: Generate | Cohort | None = None
+    _began: float | None = field(default=None, repr=False)
 
     @property
-    def mean_context(self) -> float:
-        """Mean context of all steps that counted, in tokens."""
-        return self.context_tokens / max(self.counted_steps, 1)
+    def elapsed(self) -> float:
+        """Seconds measured so far."""
+        return self.seconds + (0.0 if self._began is None else time.monotonic() - self._began)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Counts the time inside."""
+        self._began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds, self._began = self.elapsed, None
+
+
+async def measure_acceptance(bench: Bench, sampler: AcceptanceSampler, work: Work, stage: Stage) -> None:
+    """Whole generations at one K each, as the sampler asks, until it asks for no more."""
+    with work.running():
+        while (order := sampler.next(work.elapsed)) is not None:
+            work.order = order
+            stage.progress(
+                f"K = {order.k}: {len(order.prompts)} whole generations at batch size {order.concurrency}", at_once=True
+            )
+            began = time.monotonic()
+            finished = await _generations(bench, order)
+            sampler.add(order, finished, time.monotonic() - began)
+
+
+async def _generations(bench: Bench, order: Generate) -> list[Finished]:
+    """The finished requests of whole generations at one K, in the order of the prompts."""
+    await settled(bench)
+    Plan(ks=(order.k,)).write(bench.engine.directory)
+    places = asyncio.Semaphore(order.concurrency)
+    names = {f"g{index}x": position for index, position in enumerate(order.prompts)}
+
+    async def one(name: str, position: int) -> None:
+        async with places:
+            await bench.generate(bench.prompts.ids[position], name)
+
+    everything = asyncio.gather(*(one(name, position) for name, position in names.items()))
+    finished: dict[str, Finished] = {}
+    async with _cancelled_at_the_end(everything):
+        async for _, ended in _records(bench, everything):
+            finished |= {_our_id(entry.request_id): entry for entry in ended}
+        await everything
+        finished |= {_our_id(entry.request_id): entry for entry in bench.log.new()[1]}
+    missing = names.keys() - finished.keys()
+    if missing:
+        raise ProfilingError(
+            "EngineFailed",
+            f"{len(names)} generations at K = {order.k} left {len(finished)} records: the probe missed some",
+        )
+    return [finished[name] for name in names]
+
+
+def _our_id(request_id: str) -> str:
+    """The id that we gave a request: vLLM makes ``cmpl-<ours>-<index>`` of it, and may append more."""
+    return request_id.split("-")[1] if "-" in request_id else request_id
 
 
 async def measure_itl(
-    bench: Bench,
-    cells: Mapping[int, Sequence[int]],
-    acceptance: Mapping[int, float],
-    step_ms: Mapping[int, float],
-    stage: Stage,
-) -> ItlSamples:
-    """Blocks of every (batch size, K) in ``cells``, the batch size with the fewest always next, until the time is over.
+    bench: Bench, sampler: GridSampler, lengths: Mapping[int, float], work: Work, stage: Stage
+) -> None:
+    """Cohorts as the sampler asks, until it asks for no more. ``lengths`` (AL by K) only shapes their prompts."""
+    with work.running():
+        while (order := sampler.next(work.elapsed)) is not None:
+            work.order = order
+            began = time.monotonic()
+            steps = await run_cohort(bench, order, lengths, stage)
+            sampler.add(order, steps, time.monotonic() - began)
 
-    Every cell is measured at least once, however little time there is. ``acceptance`` has AL by K, ``step_ms`` a guess
-    of ITL by batch size (empty where nothing is known); both only shape the cohorts.
+
+async def run_cohort(bench: Bench, order: Cohort, lengths: Mapping[int, float], stage: Stage) -> list[Step]:
+    """All steps of a cohort, up to the wanted number or the first completion; then it is aborted.
+
+    Its prompts are so long that the window lies around the workload's mean context.
     """
-    samples = ItlSamples()
-    block_steps = _block_steps(cells, step_ms, stage.seconds)
-    decks = dict.fromkeys(cells, 0)
-    cost: dict[int, float] = {}
-    while True:
-        affordable = [size for size in cells if size not in cost or cost[size] <= stage.left]
-        if not affordable:
-            return samples
-        size = min(affordable, key=lambda candidate: (decks[candidate], candidate))
-        repeats = _repeats(bench, cells[size], acceptance, block_steps, cost.get(size), stage.left)
-        start = time.monotonic()
-        cohort = Cohort(size, tuple(cells[size]), block_steps, repeats, start=sum(decks.values()) * 7)
-        steps = await cohort.run(bench, acceptance, stage)
-        samples.add(steps, block_steps)
-        decks[size] += repeats
-        cost[size] = (time.monotonic() - start) / repeats
-
-
-def _block_steps(cells: Mapping[int, Sequence[int]], step_ms: Mapping[int, float], seconds: float) -> int:
-    """The longest block with which every cell can have ``WANTED_BLOCKS`` in the time."""
-    one_step_each = sum(step_ms.get(size, 0) * len(ks) for size, ks in cells.items()) / 1000
-    fitting = (steps for steps in BLOCK_STEPS if steps * one_step_each * WANTED_BLOCKS <= seconds)
-    return next(fitting, BLOCK_STEPS[-1])
-
-
-def _repeats(
-    bench: Bench, ks: Sequence[int], acceptance: Mapping[int, float], block_steps: int, cost: float | None, left: float
-) -> int:
-    """Decks of K in one cohort: more where steps are quick, as long as the workload's own output would be."""
-    if cost is None:
-        return 1
-    window = deck_tokens(ks, acceptance, block_steps)
-    room = max(bench.workload.output_tokens, window) / window
-    return max(int(min(room, _COHORT_SECONDS / cost, left / cost)), 1)
-
-
-def deck_tokens(ks: Sequence[int], acceptance: Mapping[int, float], block_steps: int) -> float:
-    """Tokens that a request puts out while every K has one block."""
-    return block_steps * sum(acceptance.get(k, 1.0) for k in ks)
-
-
-@dataclass(frozen=True)
-class Cohort:
-    """Exactly ``batch_size`` requests that decode together, every K in blocks of random order, without refill."""
-
-    batch_size: int
-    ks: tuple[int, ...]
-    block_steps: int
-    repeats: int
-    start: int
-    """Position in the prompts; also the seed of the order."""
-
-    async def run(self, bench: Bench, acceptance: Mapping[int, float], stage: Stage) -> list[Step]:
-        """All steps of the cohort, up to the wanted number or the first completion; then it is aborted."""
-        wanted = self.block_steps * len(self.ks) * self.repeats + 1
-        window = deck_tokens(self.ks, acceptance, self.block_steps) * self.repeats
-        most = wanted * (max(self.ks) + 1) + 2
-        length = cohort_prompt_tokens(bench.mean_context, window, bench.limits.max_model_len, round(window) + 2)
-        prompts = bench.prompts.cohort(self.batch_size, length, self.start)
-        room = min(most, bench.limits.max_model_len - length)
-        await _settled(bench)
-        plan = Plan(ks=self.ks, block_steps=self.block_steps, batch_size=self.batch_size, seed=self.start)
-        plan.write(bench.engine.directory)
-        call = asyncio.create_task(
-            bench.engine.complete(
-                prompts, max_tokens=room, min_tokens=room, ignore_eos=True, temperature=bench.workload.temperature
+    wanted = order.block_steps * len(order.ks) * order.decks + 1
+    window = order.block_steps * order.decks * sum(lengths.get(k, 1.0) for k in order.ks)
+    most = wanted * (max(order.ks) + 1) + 2
+    length = cohort_prompt_tokens(bench.mean_context, window, bench.limits.max_model_len, round(window) + 2)
+    prompts = bench.prompts.cohort(order.batch_size, length, order.seed)
+    room = min(most, bench.limits.max_model_len - length)
+    await settled(bench)
+    plan = Plan(ks=order.ks, block_steps=order.block_steps, batch_size=order.batch_size, seed=order.seed)
+    plan.write(bench.engine.directory)
+    call = asyncio.ensure_future(
+        bench.engine.complete(prompts, max_tokens=room, min_tokens=room, ignore_eos=True, **bench.sampling)
+    )
+    steps: list[Step] = []
+    async with _cancelled_at_the_end(call):
+        async for new, _ in _records(bench, call):
+            steps += new
+            stage.progress(
+                f"batch size {order.batch_size}: K {', '.join(map(str, order.ks))} in blocks of {order.block_steps} steps"
             )
-        )
-        steps: list[Step] = []
-        try:
-            while not call.done() and _decoding(steps, self.batch_size) < wanted:
-                await asyncio.wait({call}, timeout=_POLL_SECONDS)
-                steps += bench.log.new()[0]
-                stage.progress(f"batch size {self.batch_size}: {len(self.ks)} K in blocks of {self.block_steps} steps")
-            if call.done():
-                call.result()
-        finally:
-            call.cancel()
-            with suppress(asyncio.CancelledError):
-                await call
-        return steps
+            if _decoding(steps, order.batch_size) >= wanted:
+                return steps
+        call.result()
+        steps += bench.log.new()[0]
+    return steps
 
 
 def _decoding(steps: Sequence[Step], batch_size: int) -> int:
@@ -234,13 +194,41 @@ def _decoding(steps: Sequence[Step], batch_size: int) -> int:
     return count
 
 
-async def _settled(bench: Bench) -> None:
+async def _records(bench: Bench, work: asyncio.Future[Any]) -> AsyncIterator[tuple[list[Step], list[Finished]]]:
+    """What the probe writes while ``work`` is under way. Raises ProfilingError (EngineHung) where nothing comes."""
+    last = time.monotonic()
+    while not work.done():
+        await asyncio.wait({work}, timeout=_POLL_SECONDS)
+        records = bench.log.new()
+        now = time.monotonic()
+        if records[0]:
+            last = now
+        elif now - last > bench.hang_seconds:
+            raise ProfilingError(
+                "EngineHung", f"the engine made no step for {bench.hang_seconds:.0f} s with work to do"
+            )
+        yield records
+
+
+@asynccontextmanager
+async def _cancelled_at_the_end(work: asyncio.Future[Any]) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        work.cancel()
+        with suppress(asyncio.CancelledError, Exception):
+            await work
+
+
+async def settled(bench: Bench) -> None:
     """Waits until the engine does nothing: aborted requests leave it a step or two later."""
     quiet = 0.05
-    while True:
+    deadline = time.monotonic() + bench.hang_seconds
+    while time.monotonic() < deadline:
         await asyncio.sleep(quiet)
         steps, _ = bench.log.new()
         if not steps:
             return
         if len(steps) > 1:
             quiet = max(quiet, 2 * (steps[-1].time_ns - steps[-2].time_ns) / 1e9)
+    raise ProfilingError("EngineHung", "the engine goes on with requests that were given up")

@@ -110,7 +110,9 @@ class FakeOutput:
         return sum(self.num_scheduled_tokens.values())
 
 
-def taken_in(output: FakeOutput, requests: dict[str, FakeRequest], new: dict[str, int], running: dict[str, Running]) -> str:
+def taken_in(
+    output: FakeOutput, requests: dict[str, FakeRequest], new: dict[str, int], running: dict[str, Running]
+) -> str:
     """What is recorded when each request of the step puts out ``new`` tokens."""
     before = live_requests(requests, output)
     for name, tokens in new.items():
