@@ -403,8 +403,12 @@ class KeyInputs(Model):
     resources: dict[str, str] = {}
     workload: Workload
     workload_source: str
-    """What names the prompts: a path, or a ConfigMap with the hash of its content."""
+    """What names the prompts: a path, a ConfigMap's content by its hash, or a dataset with its revision."""
     batch_sizes: tuple[int, ...]
+    verify: Verify = "Table"
+    """A table that was never verified must not pass for one that was: verifying may repair it, or choose another arm."""
+    weights: dict[int, float] = {}
+    """They decide between tables that win at different batch sizes."""
     accelerator: dict[str, str]
     """Identity of the accelerator, as ``Accelerator.identity()`` gives it."""
     driver: str | None = None
