@@ -406,7 +406,7 @@ class KeyInputs(Model):
     """What names the prompts: a path, a ConfigMap's content by its hash, or a dataset with its revision."""
     batch_sizes: tuple[int, ...]
     verify: Verify = "Table"
-    """A table that was never verified must not pass for one that was: verifying may repair it, or choose another arm."""
+    """A table never verified must not pass for one that was: verifying may repair it, or choose another arm."""
     weights: dict[int, float] = {}
     """They decide between tables that win at different batch sizes."""
     accelerator: dict[str, str]

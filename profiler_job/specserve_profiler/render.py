@@ -10,7 +10,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from specserve_profiler.contract import Decision, Engine, Speculation
+from specserve_profiler import arguments
+from specserve_profiler.contract import Arm, Decision, Engine, Speculation
+from specserve_profiler.engines import FIRST_WITH_TABLES, SINGLE, Case, Refused, honour, version
 
 _OWNED: dict[str, str] = {
     "--model": "set model.name",
@@ -35,26 +37,12 @@ _OWNED: dict[str, str] = {
     "--grpc": "the engine must serve HTTP",
     "--config": "a file can bring back any flag that specserve sets; write its content as arguments",
 }
-_ONLY_ONE: dict[str, str] = {
-    "--data-parallel-size": "with data parallelism vLLM drops the table; run more replicas instead",
-    "-dp": "with data parallelism vLLM drops the table; run more replicas instead",
-    "--pipeline-parallel-size": "a table under pipeline parallelism has open bugs in vLLM",
-    "-pp": "a table under pipeline parallelism has open bugs in vLLM",
-    "--decode-context-parallel-size": "speculation with decode context parallelism corrupts output silently",
-    "-dcp": "speculation with decode context parallelism corrupts output silently",
-}
 _SHADOWED = frozenset({"-dc"})
 """Flags of vLLM's own that are the beginning of one above."""
-_REFUSED_METHODS: dict[str, str] = {
-    "ngram_gpu": "vLLM stops in the middle of a request as soon as K changes; use ngram",
-    "suffix": "vLLM stops in the middle of a request as soon as K changes; use ngram",
-    "medusa": "vLLM stops in the middle of a request as soon as K changes",
-    "mlp_speculator": "K never reaches this drafter",
-    "custom_class": "K never reaches a custom drafter",
-    "extract_hidden_states": "it does not draft",
-}
-_FIRST_WITH_TABLES = (0, 24)
-_NUMBER = re.compile(r"-\d+(\.\d*)?|-\.\d+")
+TABLE_FIELD = "num_speculative_tokens_per_batch_size"
+CAPTURE_SIZES = "--cudagraph-capture-sizes"
+_OWN_CAPTURE_SIZES = (CAPTURE_SIZES, "--max-cudagraph-capture-size")
+_CAPTURE_KEYS = frozenset({"cudagraph_capture_sizes", "max_cudagraph_capture_size"})
 
 
 def owned_flags() -> dict[str, str]:
@@ -70,9 +58,12 @@ def serve_arguments(
     *,
     host: str = "0.0.0.0",  # noqa: S104 - a server in a pod listens on the pod's address
     port: int = 8000,
+    capture_sizes: Sequence[int] = (),
     extra: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """The whole command line of an engine: its command, what specserve sets, ``extra``, then the user's own arguments.
+
+    ``capture_sizes`` are left out where the user's own arguments say which graphs to capture.
 
     ``speculation_config`` may be a text, for a reference such as ``$(SPECSERVE_SPECULATIVE_CONFIG)`` that the kubelet
     expands. The model is positional after a command that ends in ``serve`` and ``--model`` otherwise.
@@ -91,7 +82,7 @@ def serve_arguments(
     if speculation_config is not None:
         text = speculation_config if isinstance(speculation_config, str) else config_text(speculation_config)
         command.append(f"--speculative-config={text}")
-    return (*command, *extra, *engine.args)
+    return (*command, *arm_arguments(capture_sizes, engine.args), *extra, *engine.args)
 
 
 def config_text(config: Mapping[str, Any]) -> str:
@@ -99,13 +90,54 @@ def config_text(config: Mapping[str, Any]) -> str:
     return json.dumps(config, separators=(",", ":"))
 
 
-def speculative_config(speculation: Speculation, decision: Decision) -> dict[str, Any] | None:
-    """What to serve with: a table (``Dynamic``), one K (``Static``), or no speculation (``None``)."""
-    if decision.verdict == "None":
-        return None
+def arm_arguments(capture_sizes: Sequence[int], args: Sequence[str] = ()) -> tuple[str, ...]:
+    """Arguments that have the engine capture graphs of just these token counts; empty where there are none.
+
+    ``args`` are the user's own: where they choose captured sizes, in any spelling, theirs hold. vLLM takes both only
+    together with a matching maximum, and else does not start.
+    """
+    if not capture_sizes or sets_capture_sizes(args):
+        return ()
+    return (CAPTURE_SIZES, *map(str, sorted(set(capture_sizes))))
+
+
+def sets_capture_sizes(args: Sequence[str]) -> bool:
+    """Whether a command line says which graphs to capture: by a flag, or within ``--compilation-config``."""
+    return arguments.sets(args, *_OWN_CAPTURE_SIZES) or not _CAPTURE_KEYS.isdisjoint(arguments.compilation_config(args))
+
+
+def speculative_config(
+    speculation: Speculation, decision: Decision, engine_version: str | None = None
+) -> dict[str, Any] | None:
+    """What to serve with: a table (``Dynamic``), one K (``Static``), no speculation (``None``), or ``Adaptive``.
+
+    Raises ValueError where a vLLM of ``engine_version`` knows no tables.
+    """
+    return arm_config(speculation, decided_arm(decision), engine_version)
+
+
+def decided_arm(decision: Decision) -> Arm:
+    """The arm that a verdict chose."""
+    if decision.verdict == "Dynamic":
+        return Arm(kind="Table", rows=decision.table)
     if decision.verdict == "Static":
-        return static_config(speculation, decision.static_k)
-    return table_config(speculation, [(row.first, row.last, row.k) for row in decision.table])
+        return Arm(kind="Static", k=decision.static_k)
+    return Arm(kind="Adaptive" if decision.verdict == "Adaptive" else "None")
+
+
+def arm_config(speculation: Speculation, arm: Arm, engine_version: str | None = None) -> dict[str, Any] | None:
+    """The ``--speculative-config`` of one arm; None where it does not speculate.
+
+    Raises ValueError where a vLLM of ``engine_version`` knows no tables.
+    """
+    if arm.kind == "Table":
+        return table_config(speculation, [(row.first, row.last, row.k) for row in arm.rows], engine_version)
+    if arm.kind == "Static":
+        return static_config(speculation, arm.k or 0)
+    if arm.kind == "Adaptive":
+        config = static_config(speculation, speculation.max_tokens if arm.k is None else arm.k)
+        return None if config is None else {**config, "enable_adaptive_verification": True}
+    return None
 
 
 def static_config(speculation: Speculation, k: int) -> dict[str, Any] | None:
@@ -120,11 +152,27 @@ def static_config(speculation: Speculation, k: int) -> dict[str, Any] | None:
     return {**config, "num_speculative_tokens": k}
 
 
-def table_config(speculation: Speculation, rows: Iterable[tuple[int, int, int]]) -> dict[str, Any] | None:
-    """Speculation with a table of ``(first, last, K)`` rows. The engine is booted with the largest K in it."""
+def table_config(
+    speculation: Speculation, rows: Iterable[tuple[int, int, int]], engine_version: str | None = None
+) -> dict[str, Any] | None:
+    """Speculation with a table of ``(first, last, K)`` rows. The engine is booted with the largest K in it.
+
+    Raises ValueError where a vLLM of ``engine_version`` knows no tables.
+    """
     table = [list(row) for row in rows]
     config = static_config(speculation, max((row[2] for row in table), default=0))
-    return None if config is None else {**config, "num_speculative_tokens_per_batch_size": table}
+    return None if config is None else {**config, **table_field(table, engine_version)}
+
+
+def table_field(table: list[list[int]], engine_version: str | None = None) -> dict[str, Any]:
+    """A table in the form that a vLLM of ``engine_version`` takes; None: any that knows tables.
+
+    Profiles store rows, not this form: vLLM is changing it, and a newer one has its place here.
+    """
+    known = version(engine_version)
+    if known is not None and known < FIRST_WITH_TABLES:
+        raise ValueError(f"vLLM {engine_version} knows no tables: use 0.24 or newer")
+    return {TABLE_FIELD: table}
 
 
 def measuring_config(speculation: Speculation, max_num_seqs: int) -> dict[str, Any]:
@@ -152,32 +200,29 @@ def refused_arguments(args: Sequence[str]) -> list[tuple[str, str]]:
         refused.append(
             (args[0], "arguments begin with a flag; set model.name for the model, engine.command for a command")
         )
-    for index, argument in enumerate(args):
-        why = _why_refused(argument, args[index + 1] if index + 1 < len(args) else None)
+    for flag in arguments.flags(args):
+        why = _why_refused(flag)
         if why is not None:
-            refused.append((argument, why))
+            refused.append((flag.text, why))
     return refused
 
 
-def _why_refused(argument: str, following: str | None) -> str | None:
-    if not argument.startswith("-") or _NUMBER.fullmatch(argument):
-        return None
-    flag, value = _normalised(argument)
-    malformed = _why_malformed(flag)
+def _why_refused(flag: arguments.Flag) -> str | None:
+    malformed = _why_malformed(flag.name)
     if malformed is not None:
         return malformed
-    if flag in _SHADOWED:
+    if flag.name in _SHADOWED:
         return None
     for owned, instead in _OWNED.items():
-        if _names(flag, owned):
+        if arguments.names(flag.name, owned):
             return f"specserve sets {owned} itself: {instead}"
-    for single, why in _ONLY_ONE.items():
-        if _names(flag, single) and (value if value is not None else following) != "1":
+    for single, why in SINGLE.items():
+        if arguments.names(flag.name, single) and flag.value != "1":
             return f"{single} greater than 1 is not supported: {why}"
-    if flag.startswith("--data-parallel-") and flag != "--data-parallel-size":
-        return f"{flag} is not supported: {_ONLY_ONE['-dp']}"
-    if flag in {"-dpn", "-dpr", "-dpl", "-dpa", "-dpp", "-dpb", "-dph", "-dpe", "-dpm"}:
-        return f"{flag} is not supported: {_ONLY_ONE['-dp']}"
+    if flag.name.startswith("--data-parallel-") and flag.name != "--data-parallel-size":
+        return f"{flag.name} is not supported: {SINGLE['-dp']}"
+    if flag.name in {"-dpn", "-dpr", "-dpl", "-dpa", "-dpp", "-dpb", "-dph", "-dpe", "-dpm"}:
+        return f"{flag.name} is not supported: {SINGLE['-dp']}"
     return None
 
 
@@ -189,34 +234,7 @@ def _why_malformed(flag: str) -> str | None:
     return None
 
 
-def _normalised(argument: str) -> tuple[str, str | None]:
-    """The flag with dashes and without dotted keys, and the value that follows an equals sign."""
-    name, equals, value = argument.partition("=")
-    return name.partition(".")[0].rstrip("+").replace("_", "-"), value if equals else None
-
-
-def _names(flag: str, owned: str) -> bool:
-    """Whether argparse could read ``flag`` as ``owned``: the same, or a prefix with as many dashes in front."""
-    return owned.startswith(flag) and flag.startswith("--") == owned.startswith("--") and flag.strip("-") != ""
-
-
 def refused_speculation(method: str, engine_version: str | None = None) -> str | None:
-    """Why a method cannot be served with a table, or None where it can.
-
-    ``engine_version`` is vLLM's own (``0.32.0``); None where it is not known yet.
-    """
-    if method in _REFUSED_METHODS:
-        return f"method {method} cannot be used with a table: {_REFUSED_METHODS[method]}"
-    version = _version(engine_version)
-    if version is None:
-        return None
-    if version < _FIRST_WITH_TABLES:
-        return f"vLLM {engine_version} knows no tables: use 0.24 or newer"
-    if method in {"eagle", "eagle3", "mtp"} and (0, 27) <= version <= (0, 31):
-        return f"vLLM {engine_version} drafts Kmax tokens whatever the table says with {method}: use 0.32 or newer"
-    return None
-
-
-def _version(text: str | None) -> tuple[int, int] | None:
-    found = re.match(r"v?(\d+)\.(\d+)", text or "")
-    return (int(found[1]), int(found[2])) if found else None
+    """Why a method cannot be served with a table, or None where it can: ``engines.honour`` in short."""
+    answer = honour(Case(method, version(engine_version)))
+    return str(answer) if isinstance(answer, Refused) else None
