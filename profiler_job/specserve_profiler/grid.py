@@ -57,3 +57,10 @@ def _why_skipped(batch_size: int, k: int, limits: Limits, request_tokens: int) -
     if cache > limits.kv_cache_tokens:
         return f"the requests take {cache} tokens of KV cache, the engine has {limits.kv_cache_tokens}"
     return None
+
+
+def spread(sizes: Sequence[int], most: int) -> tuple[int, ...]:
+    """At most ``most`` of the sizes, the first and the last among them, the others evenly between."""
+    if len(sizes) <= most:
+        return tuple(sizes)
+    return tuple(dict.fromkeys(sizes[round(index * (len(sizes) - 1) / (most - 1))] for index in range(most)))
