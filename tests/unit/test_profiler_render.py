@@ -5,7 +5,7 @@ import json
 import pytest
 
 from specserve_profiler import render
-from specserve_profiler.contract import Decision, Engine, Row, Speculation
+from specserve_profiler.contract import Arm, Decision, Engine, Row, Speculation
 
 ENGINE = Engine(args=("--gpu-memory-utilization=0.9",), max_num_seqs=32, max_model_len=1024)
 DRAFT = Speculation(method="draft_model", model="org/draft", revision="abc", max_tokens=5)
@@ -183,23 +183,83 @@ def test_owned_flags_are_told() -> None:
     assert {"-sc", "-tp", "--port", "--config"} <= set(render.owned_flags())
 
 
+def test_a_table_is_rendered_for_engines_that_know_tables() -> None:
+    config = render.speculative_config(DRAFT, decision("Dynamic"), "0.24.0")
+
+    assert config is not None and config["num_speculative_tokens_per_batch_size"] == [[1, 8, 4], [9, 32, 1]]
+    assert render.speculative_config(DRAFT, decision("Static"), "0.23.0") is not None
+    with pytest.raises(ValueError, match=r"vLLM 0\.23\.1 knows no tables: use 0\.24 or newer"):
+        render.speculative_config(DRAFT, decision("Dynamic"), "0.23.1")
+
+
+def test_every_kind_of_arm_has_its_config() -> None:
+    base = {"method": "draft_model", "model": "org/draft", "revision": "abc"}
+
+    assert render.arm_config(DRAFT, Arm(kind="None")) is None
+    assert render.arm_config(DRAFT, Arm(kind="Static", k=3)) == {**base, "num_speculative_tokens": 3}
+    assert render.arm_config(DRAFT, Arm(kind="Static", k=0)) is None
+    assert render.arm_config(DRAFT, Arm(kind="Table", rows=ROWS)) == {
+        **base,
+        "num_speculative_tokens": 4,
+        "num_speculative_tokens_per_batch_size": [[1, 8, 4], [9, 32, 1]],
+    }
+    adaptive = {**base, "num_speculative_tokens": 5, "enable_adaptive_verification": True}
+    assert render.arm_config(DRAFT, Arm(kind="Adaptive")) == adaptive
+    assert render.arm_config(DRAFT, Arm(kind="Adaptive", k=5)) == adaptive
+    assert render.speculative_config(DRAFT, decision("Adaptive")) == adaptive
+
+
+def test_capture_sizes_are_arguments_of_their_own_before_the_users() -> None:
+    arguments = render.serve_arguments("m", None, ENGINE, None, capture_sizes=(40, 5, 10, 5), extra=("--x=y",))
+
+    assert arguments[-6:] == (
+        "--cudagraph-capture-sizes",
+        "5",
+        "10",
+        "40",
+        "--x=y",
+        "--gpu-memory-utilization=0.9",
+    )
+    assert "--cudagraph-capture-sizes" not in render.serve_arguments("m", None, ENGINE, None)
+
+
 @pytest.mark.parametrize(
-    ("method", "version", "expected"),
+    "args",
     [
-        ("draft_model", "0.32.0", None),
-        ("eagle3", None, None),
-        ("eagle3", "v0.33.0rc1", None),
-        ("medusa", None, "middle of a request"),
-        ("ngram_gpu", "0.33.0", "use ngram"),
-        ("draft_model", "0.23.1", "knows no tables"),
-        ("mtp", "0.29.0", "0.32 or newer"),
-        ("draft_model", "0.29.0", None),
-        ("eagle", "something else", None),
+        ["--cudagraph-capture-sizes", "1", "2"],
+        ["--cudagraph_capture_sizes=1"],
+        ["--cudagraph-cap", "1"],
+        ["--max-cudagraph-capture-size=64"],
+        ["--max_cudagraph_capture_size", "64"],
+        ["--compilation-config", '{"cudagraph_capture_sizes": [1, 2]}'],
+        ['--compilation_config={"max_cudagraph_capture_size": 8, "mode": 3}'],
+        ['-cc={"cudagraph_capture_sizes": [1]}'],
+        ["-cc.cudagraph_capture_sizes", "[1,2]"],
+        ["--compilation-config.cudagraph_capture_sizes+=4"],
+        ["--compilation-config.max-cudagraph-capture-size=8"],
+        ['-O{"cudagraph_capture_sizes": [1.0]}'],
+        ["-O", '{"cudagraph_capture_sizes": [1]}'],
+        ["-O.cudagraph_capture_sizes=[1]"],
     ],
 )
-def test_methods_and_engines_that_ignore_a_table_are_refused(
-    method: str, version: str | None, expected: str | None
-) -> None:
-    why = render.refused_speculation(method, version)
+def test_captured_sizes_that_the_user_chose_hold_in_any_spelling(args: list[str]) -> None:
+    assert render.sets_capture_sizes(["--dtype=auto", *args])
+    assert render.arm_arguments((1, 2), args) == ()
 
-    assert why is None if expected is None else (why is not None and expected in why)
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        [],
+        ["-O3"],
+        ["-O", "2"],
+        ["--compilation-config", '{"cudagraph_mode": "FULL"}'],
+        ["-cc.mode=3"],
+        ["--compilation-config", "no JSON"],
+        ["--compilation-config.pass_config", '{"cudagraph_capture_sizes": 1}'],
+        ["--max-model-len=1"],
+    ],
+)
+def test_other_arguments_leave_the_captured_sizes_to_the_profile(args: list[str]) -> None:
+    assert not render.sets_capture_sizes(args)
+    assert render.arm_arguments((2, 1), args) == ("--cudagraph-capture-sizes", "1", "2")
