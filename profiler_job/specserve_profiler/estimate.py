@@ -1,29 +1,59 @@
-"""From step records to ITL, acceptance length and goodput, each with a 95 % interval. Pure."""
+"""From the records of steps and requests to ITL, acceptance length and throughput, each with a 95 % interval. Pure.
+
+An interval is right if its unit of sampling is: the deck (one block of every K, side by side) for what tells K apart,
+the cohort for the level that all K share, the prompt for acceptance, a window of time for throughput.
+"""
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from statistics import NormalDist, fmean
+from statistics import NormalDist, fmean, median
 
 from specserve_profiler.contract import Interval
 from specserve_profiler.records import Finished, Step
 
+STALL = 10.0
+"""A step this many times longer than the median of its cell is not the engine's own time: it is dropped and counted."""
+_WINDOWS, _STEPS_OF_A_WINDOW = (8, 16), 50
 _T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 """Student's t, 97.5 % quantile, for 1 to 10 degrees of freedom."""
 _Z_975 = NormalDist().inv_cdf(0.975)
 
+Blocks = Mapping[int, float]
+"""A deck: K -> mean ms of its block. A K whose block was disturbed is missing."""
+Prompts = Mapping[int, tuple[float, float]]
+"""Prompt -> (tokens, verify steps) over its generations at one K."""
 
-def t_quantile(degrees: int) -> float:
+
+def t_quantile(degrees: float) -> float:
     """97.5 % quantile of Student's t. Beyond ten degrees by the Cornish-Fisher expansion, right to 0.003."""
     if degrees < 1:
         raise ValueError("degrees of freedom must be at least 1")
-    if degrees <= len(_T_975):
-        return _T_975[degrees - 1]
+    if degrees < len(_T_975) + 1:
+        return _T_975[int(degrees) - 1]
     z = _Z_975
     return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
+
+
+def sequence_width(n: int, alpha: float, best_at: int) -> float:
+    """Half-width, in standard deviations of one observation, of a two-sided confidence sequence for a mean.
+
+    With probability 1 - ``alpha`` it holds at every n at once, however one decides when to stop; it is narrowest near
+    n = ``best_at``. Waudby-Smith, Arbour, Sinha, Kennedy, Ramdas, Time-uniform central limit theory and asymptotic
+    confidence sequences (2021), theorem 2.2, with the choice of rho of their appendix B.2.
+    """
+    rho2 = (-2 * math.log(alpha) + math.log(-2 * math.log(alpha)) + 1) / best_at
+    grown = n * rho2 + 1
+    return math.sqrt(2 * grown / (n * n * rho2) * math.log(math.sqrt(grown) / alpha))
+
+
+def relative(interval: Interval) -> float:
+    """Half-width as a share of the mean."""
+    return interval.half_width / interval.mean
 
 
 def ratio_interval(pairs: Sequence[tuple[float, float]]) -> Interval:
@@ -42,12 +72,7 @@ def ratio_interval(pairs: Sequence[tuple[float, float]]) -> Interval:
     return Interval(mean=ratio, half_width=t_quantile(n - 1) * math.sqrt(n / (n - 1) * residuals) / total)
 
 
-def acceptance_length(requests: Iterable[Finished]) -> Interval:
-    """Tokens per request and verify step over whole generations at one K; the generation is the unit of sampling.
-
-    Raises ValueError where no generation had a verify step.
-    """
-    return ratio_interval([(entry.tokens, entry.verify_steps) for entry in requests if entry.verify_steps > 0])
+# --- ITL -------------------------------------------------------------------------------------------------------------
 
 
 def clean_steps(steps: Iterable[Step]) -> Iterator[tuple[float, Step, bool]]:
@@ -58,63 +83,154 @@ def clean_steps(steps: Iterable[Step]) -> Iterator[tuple[float, Step, bool]]:
     """
     first = True
     for before, step in pairwise(steps):
-        alike = (before.requests, before.k) == (step.requests, step.k)
-        if alike and before.prefills == step.prefills == 0 and step.requests > 0:
+        if _clean(before, step):
             yield (step.time_ns - before.time_ns) / 1e6, step, first
             first = False
         else:
             first = True
 
 
-def itl_blocks(steps: Iterable[Step], block_steps: int) -> dict[tuple[int, int], list[float]]:
-    """(batch size, K) -> mean ms of each block.
+def _clean(before: Step, step: Step) -> bool:
+    alike = (before.requests, before.k) == (step.requests, step.k)
+    return alike and before.prefills == step.prefills == 0 and step.requests > 0
 
-    A block is a run of steps with one K. Its first step does not count, so a block of the plan has ``block_steps - 1``
-    intervals; longer runs (where there is one K only) are cut into such blocks. Blocks less than half as long are left
-    out.
+
+@dataclass(frozen=True)
+class CohortBlocks:
+    """What the steps of one cohort say."""
+
+    decks: tuple[Blocks, ...]
+    dropped: int
+    """Steps inside the measured window that did not count: a prefill, a preemption, another size, a stall."""
+    counted: int
+    context: float
+    """Mean context length of the counted steps, in tokens."""
+    seconds: float
+    """From the first to the last step of the measured window."""
+    largest: int
+    """Most requests seen in a step: fewer than wanted where the engine could not hold the cohort."""
+
+
+def cohort_blocks(steps: Sequence[Step], batch_size: int, block_steps: int) -> CohortBlocks:
+    """Decks of block means from the steps of a cohort that followed a ``Plan`` of blocks.
+
+    The first step of a block has another K before it and does not count, so a block has ``block_steps - 1`` of them
+    (all, where the plan has one K only); with less than half of these it is left out.
     """
-    full = max(block_steps - 1, 1)
-    blocks: dict[tuple[int, int], list[list[float]]] = defaultdict(list)
-    for milliseconds, step, first in clean_steps(steps):
-        cell = blocks[step.requests, step.k]
-        if first or not cell or len(cell[-1]) == full:
-            cell.append([])
-        cell[-1].append(milliseconds)
-    means = {cell: [fmean(block) for block in found if 2 * len(block) >= full] for cell, found in blocks.items()}
-    return {cell: values for cell, values in means.items() if values}
+    blocks = _blocks(steps, batch_size, block_steps)
+    medians = {
+        k: median(ms for other, block in blocks if other == k for ms, _ in block)
+        for k in {k for k, block in blocks if block}
+    }
+    kept = [(k, [entry for entry in block if entry[0] <= STALL * medians[k]]) for k, block in blocks]
+    stalls = sum(len(block) for _, block in blocks) - sum(len(block) for _, block in kept)
+    used = [(k, block) for k, block in kept if block and 2 * len(block) >= block_steps - 1]
+    contexts = [context for _, block in used for _, context in block]
+    full = [index for index, step in enumerate(steps) if step.requests == batch_size and not step.prefills]
+    window = steps[full[0] : full[-1] + 1] if full else []
+    disturbed = sum(1 for step in window if step.prefills or step.requests != batch_size)
+    return CohortBlocks(
+        decks=tuple(_decks((k, fmean(ms for ms, _ in block)) for k, block in used)),
+        dropped=disturbed + stalls,
+        counted=len(contexts),
+        context=fmean(contexts) if contexts else 0.0,
+        seconds=(window[-1].time_ns - window[0].time_ns) / 1e9 if window else 0.0,
+        largest=max((step.requests for step in steps), default=0),
+    )
 
 
-def itl_intervals(blocks: Mapping[tuple[int, int], Sequence[float]]) -> dict[tuple[int, int], tuple[Interval, int]]:
-    """(batch size, K) -> (ITL in ms, number of blocks), from the means of blocks.
+def _blocks(steps: Sequence[Step], batch_size: int, block_steps: int) -> list[tuple[int, list[tuple[float, int]]]]:
+    """(K, [(ms, context) of each clean step]) of one block after the other. Blocks advance at full size only."""
+    blocks: list[tuple[int, list[tuple[float, int]]]] = []
+    before: Step | None = None
+    length = 0
+    for step in steps:
+        if step.requests == batch_size:
+            if not blocks or blocks[-1][0] != step.k or length == block_steps:
+                blocks.append((step.k, []))
+                length = 0
+            length += 1
+            if before is not None and _clean(before, step):
+                blocks[-1][1].append(((step.time_ns - before.time_ns) / 1e6, step.context))
+        before = step
+    return blocks
 
-    The relative spread of blocks is pooled over the K of a batch size, which were measured side by side: a cell with
-    few blocks gets the t interval of all of them together. Where every cell has one block, the spread is not known and
-    an interval is as wide as its mean.
+
+def _decks(blocks: Iterable[tuple[int, float]]) -> Iterator[dict[int, float]]:
+    """A deck ends where a K comes again."""
+    deck: dict[int, float] = {}
+    for k, ms in blocks:
+        if k in deck:
+            yield deck
+            deck = {}
+        deck[k] = ms
+    if deck:
+        yield deck
+
+
+# --- acceptance ------------------------------------------------------------------------------------------------------
+
+
+def acceptance_length(requests: Iterable[Finished]) -> Interval:
+    """Tokens per request and verify step over whole generations at one K; the generation is the unit of sampling.
+
+    Raises ValueError where no generation had a verify step.
     """
-    result = {}
-    for size in {size for size, _ in blocks}:
-        cells = {k: values for (b, k), values in blocks.items() if b == size}
-        degrees = sum(len(values) - 1 for values in cells.values())
-        squares = sum((value / fmean(values) - 1) ** 2 for values in cells.values() for value in values)
-        spread = t_quantile(degrees) * math.sqrt(squares / degrees) if degrees else 1.0
-        for k, values in cells.items():
-            mean = fmean(values)
-            result[size, k] = Interval(mean=mean, half_width=spread * mean / math.sqrt(len(values))), len(values)
-    return result
+    return ratio_interval([(entry.tokens, entry.verify_steps) for entry in requests if entry.verify_steps > 0])
 
 
-def mean_context(steps: Iterable[Step]) -> float:
-    """Mean context length of the steps that count, in tokens; each step counts once. Zero where none does."""
-    contexts = [step.context for _, step, _ in clean_steps(steps)]
-    return fmean(contexts) if contexts else 0.0
+def influences(prompts: Prompts) -> dict[int, float]:
+    """Prompt -> what it adds to log(AL), linearised: (tokens - AL x steps) / sum of tokens. Their sum is zero."""
+    tokens, steps = (sum(column) for column in zip(*prompts.values(), strict=True))
+    length = tokens / steps
+    return {prompt: (a - length * b) / tokens for prompt, (a, b) in prompts.items()}
 
 
-def goodput(acceptance: Interval, itl_ms: Interval) -> Interval:
-    """Tokens per second of one request, AL / ITL. The relative half-widths add up in quadrature."""
-    mean = 1000 * acceptance.mean / itl_ms.mean
-    return Interval(mean=mean, half_width=mean * math.hypot(relative(acceptance), relative(itl_ms)))
+def log_ratio_deviation(left: Mapping[int, float], right: Mapping[int, float]) -> float:
+    """Standard error of log(AL / other AL) from the influences of the same prompts. Infinite for fewer than two."""
+    n = len(left)
+    if n < 2:
+        return math.inf
+    return math.sqrt(n / (n - 1) * sum((value - right.get(prompt, 0.0)) ** 2 for prompt, value in left.items()))
 
 
-def relative(interval: Interval) -> float:
-    """Half-width as a share of the mean."""
-    return interval.half_width / interval.mean
+def log_ratio_half_width(left: Mapping[int, float], right: Mapping[int, float]) -> float:
+    """95 % half-width of log(AL / other AL); 1 where one prompt does not tell."""
+    return t_quantile(len(left) - 1) * log_ratio_deviation(left, right) if len(left) > 1 else 1.0
+
+
+def by_position(requests: Iterable[Finished], k: int) -> tuple[float, ...]:
+    """Share of verify steps whose i-th draft was accepted, i = 1 to K, whether or not as many were drafted."""
+    emitted = Counter(tokens for request in requests for tokens in request.emitted)
+    steps = max(emitted.total(), 1)
+    return tuple(
+        sum(count for tokens, count in emitted.items() if tokens > position) / steps for position in range(1, k + 1)
+    )
+
+
+# --- closed loop -----------------------------------------------------------------------------------------------------
+
+
+def loop_throughput(steps: Sequence[Step], concurrency: int) -> Interval:
+    """Tokens per second of a refilling closed loop, prefills included, from the first to the last full step.
+
+    So the ramp and the drain are out, and the step or two in which a request that ended is not yet replaced are in. By
+    batch means: 8 to 16 windows of equally many steps are the units of sampling. Raises ValueError where the loop never
+    was full.
+    """
+    full = [index for index, step in enumerate(steps) if step.requests == concurrency]
+    if len(full) < 2:
+        most = max((step.requests for step in steps), default=0)
+        raise ValueError(f"the loop never had {concurrency} requests in its steps, but at most {most}")
+    loop = steps[full[0] : full[-1] + 1]
+    least, most = _WINDOWS
+    count = min(max(len(loop) // _STEPS_OF_A_WINDOW, least), most, len(loop) - 1)
+    edges = [round(index * (len(loop) - 1) / count) for index in range(count + 1)]
+    windows = [
+        (
+            float(sum(step.emitted for step in loop[first + 1 : last + 1])),
+            (loop[last].time_ns - loop[first].time_ns) / 1e9,
+        )
+        for first, last in pairwise(edges)
+    ]
+    return ratio_interval(windows)
