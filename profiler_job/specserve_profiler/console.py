@@ -1,32 +1,130 @@
-"""What a person sees while it runs: one line per event on stdout."""
+"""What a person sees while a run goes on. Everything that happens is told here, as events; who listens decides how they look.
+
+Without another listener they are lines on stdout, one per event, as ``kubectl logs`` shows them.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TextIO
+
+
+@dataclass(frozen=True)
+class Said:
+    """A line of the profiler's own."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class EngineLine:
+    """A line of the engine's log."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Began:
+    """A stage began. The one before it is over."""
+
+    stage: str
+    seconds: float
+    """Its budget."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a stage is."""
+
+    stage: str
+    what: str
+    done: float
+    """Share of the budget, 0 to 1."""
+    left: float
+    """Seconds of the budget; never negative."""
+    at_once: bool = False
+    """To be shown even where one was shown a moment ago."""
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best K known so far, by batch size."""
+
+    ks: Mapping[int, int]
+
+
+Event = Said | EngineLine | Began | Progress | Best
+Listener = Callable[[Event], None]
+
+
+class Lines:
+    """Events as lines of text. Progress is told every few seconds only."""
+
+    def __init__(self, stream: Callable[[], TextIO] = lambda: sys.stdout, every: float = 3.0) -> None:
+        self._stream = stream
+        self._every = every
+        self._shown = float("-inf")
+
+    def __call__(self, event: Event) -> None:
+        """Writes the event, if it is one for this log."""
+        if isinstance(event, Said):
+            self._write(f"[specserve] {event.text}")
+        elif isinstance(event, EngineLine):
+            self._write(f"[engine] {event.text}")
+        elif isinstance(event, Progress):
+            now = time.monotonic()
+            if event.at_once or now - self._shown >= self._every:
+                self._shown = now
+                done = min(100 * event.done, 99)
+                self._write(f"[specserve] {event.stage} {done:.0f} % {event.what}; {event.left:.0f} s left")
+
+    def _write(self, line: str) -> None:
+        stream = self._stream()
+        stream.write(line + "\n")
+        stream.flush()
+
+
+_listener: Listener = Lines()
+
+
+@contextmanager
+def observing(listener: Listener) -> Iterator[None]:
+    """Events go to ``listener`` instead, until the block ends."""
+    global _listener  # noqa: PLW0603 - one process, one person who looks
+    before, _listener = _listener, listener
+    try:
+        yield
+    finally:
+        _listener = before
 
 
 def say(text: str) -> None:
     """One line, at once."""
-    sys.stdout.write(f"[specserve] {text}\n")
-    sys.stdout.flush()
+    _listener(Said(text))
 
 
 def engine_line(text: str) -> None:
     """A line of the engine's own log."""
-    sys.stdout.write(f"[engine] {text}\n")
-    sys.stdout.flush()
+    _listener(EngineLine(text))
+
+
+def best_so_far(ks: Mapping[int, int]) -> None:
+    """The best K by batch size, as far as it is known now."""
+    _listener(Best(dict(ks)))
 
 
 class Stage:
-    """One timed stage of a run with a budget of seconds. Says how far it is, at most every few seconds."""
+    """One timed stage of a run with a budget of seconds."""
 
-    def __init__(self, name: str, seconds: float, every: float = 3.0) -> None:
+    def __init__(self, name: str, seconds: float) -> None:
         self.name = name
         self.seconds = seconds
-        self._every = every
         self._start = time.monotonic()
-        self._said = 0.0
+        _listener(Began(name, seconds))
 
     @property
     def elapsed(self) -> float:
@@ -40,8 +138,5 @@ class Stage:
 
     def progress(self, what: str, *, at_once: bool = False) -> None:
         """Says what is measured now, the share that is done and the time left."""
-        now = time.monotonic()
-        if at_once or now - self._said >= self._every:
-            self._said = now
-            done = min(100 * self.elapsed / self.seconds, 99)
-            say(f"{self.name} {done:.0f} % {what}; {max(self.left, 0):.0f} s left")
+        done = min(self.elapsed / self.seconds, 1.0) if self.seconds > 0 else 1.0
+        _listener(Progress(self.name, what, done, max(self.left, 0.0), at_once))
