@@ -1,4 +1,4 @@
-"""An engine's arguments, read as vLLM reads them. Pure.
+"""A user's engine arguments: read as vLLM reads them, and refused where specserve sets them. Pure.
 
 vLLM takes underscores for dashes, any unambiguous prefix of a flag, ``--flag=value`` and ``--flag.key=value``.
 """
@@ -9,6 +9,42 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
+
+_OWNED: dict[str, str] = {
+    "--model": "set model.name",
+    "--revision": "set model.revision",
+    "--max-num-seqs": "set engine.maxNumSeqs",
+    "--max-model-len": "set engine.maxModelLen",
+    "--tensor-parallel-size": "set engine.tensorParallelSize",
+    "-tp": "set engine.tensorParallelSize",
+    "--speculative-config": "set speculation; its table is measured",
+    "-sc": "set speculation; its table is measured",
+    "--spec-method": "set speculation.method",
+    "--spec-model": "set speculation.model",
+    "--spec-tokens": "set speculation.maxTokens",
+    "--scheduler-cls": "the profiler's probe is the scheduler while measuring",
+    "--host": "specserve chooses the address",
+    "--port": "specserve chooses the port",
+    "--uds": "specserve talks to the engine over TCP",
+    "--ssl-keyfile": "specserve talks to the engine over plain HTTP; end TLS in front of the Service",
+    "--ssl-certfile": "specserve talks to the engine over plain HTTP; end TLS in front of the Service",
+    "--api-key": "set VLLM_API_KEY from a Secret instead, so that no key stands in a pod's arguments",
+    "--headless": "the engine must serve HTTP",
+    "--grpc": "the engine must serve HTTP",
+    "--config": "a file can bring back any flag that specserve sets; write its content as arguments",
+}
+_SHADOWED = frozenset({"-dc"})
+"""Flags of vLLM's own that are the beginning of one above."""
+
+SINGLE: dict[str, str] = {
+    "--data-parallel-size": "with data parallelism vLLM drops the table; run more replicas instead",
+    "-dp": "with data parallelism vLLM drops the table; run more replicas instead",
+    "--pipeline-parallel-size": "a table under pipeline parallelism has open bugs in vLLM",
+    "-pp": "a table under pipeline parallelism has open bugs in vLLM",
+    "--decode-context-parallel-size": "speculation with decode context parallelism corrupts output silently",
+    "-dcp": "speculation with decode context parallelism corrupts output silently",
+}
+"""Flags that may say 1 only, and why: no table is measured with another value, whatever the method."""
 
 _NUMBER = re.compile(r"-\d+(\.\d*)?|-\.\d+")
 _COMPILATION = ("--compilation-config", "-cc")
@@ -90,3 +126,53 @@ def _json_object(text: str | None) -> Mapping[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, Mapping) else {}
+
+
+def owned_flags() -> dict[str, str]:
+    """Flag -> what to do instead, for every flag that must not stand in ``engine.args`` with any value."""
+    return dict(_OWNED)
+
+
+def refused_arguments(args: Sequence[str]) -> list[tuple[str, str]]:
+    """(argument, why) for each of the user's arguments that may not be there, in any spelling that vLLM accepts.
+
+    vLLM takes underscores for dashes, any unambiguous prefix, ``--flag=value`` and ``--flag.key=value``.
+    A prefix of an owned flag is refused even where it is ambiguous: vLLM would not take it either.
+    """
+    refused = []
+    if args and not args[0].startswith("-"):
+        refused.append(
+            (args[0], "arguments begin with a flag; set model.name for the model, engine.command for a command")
+        )
+    for flag in flags(args):
+        why = _why_refused(flag)
+        if why is not None:
+            refused.append((flag.text, why))
+    return refused
+
+
+def _why_refused(flag: Flag) -> str | None:
+    malformed = _why_malformed(flag.name)
+    if malformed is not None:
+        return malformed
+    if flag.name in _SHADOWED:
+        return None
+    for owned, instead in _OWNED.items():
+        if names(flag.name, owned):
+            return f"specserve sets {owned} itself: {instead}"
+    for single, why in SINGLE.items():
+        if names(flag.name, single) and flag.value != "1":
+            return f"{single} greater than 1 is not supported: {why}"
+    if flag.name.startswith("--data-parallel-") and flag.name != "--data-parallel-size":
+        return f"{flag.name} is not supported: {SINGLE['-dp']}"
+    if flag.name in {"-dpn", "-dpr", "-dpl", "-dpa", "-dpp", "-dpb", "-dph", "-dpe", "-dpm"}:
+        return f"{flag.name} is not supported: {SINGLE['-dp']}"
+    return None
+
+
+def _why_malformed(flag: str) -> str | None:
+    if flag == "--":
+        return "it turns everything after it into positional arguments"
+    if flag.startswith("--") and re.search(r"\s", flag):
+        return "a flag and its value are two arguments, or one with = between them"
+    return None

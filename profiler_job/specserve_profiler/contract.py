@@ -56,7 +56,7 @@ class Engine(Model):
 
     command: tuple[str, ...] = ("vllm", "serve")
     args: tuple[str, ...] = ()
-    """The user's own arguments; none of the flags that specserve owns (``render.owned_flags``)."""
+    """The user's own arguments; none of the flags that specserve owns (``arguments.owned_flags``)."""
     max_num_seqs: Annotated[int, Field(ge=1)]
     max_model_len: Annotated[int, Field(ge=1)]
     tensor_parallel_size: Annotated[int, Field(ge=1)] = 1

@@ -29,16 +29,6 @@ FIRST_WITH_V2: Version = (0, 27)
 """Where Triton is there, V2 runs by default from here on."""
 FIRST_WITH_ADAPTIVE: Version = (0, 29)
 
-SINGLE: dict[str, str] = {
-    "--data-parallel-size": "with data parallelism vLLM drops the table; run more replicas instead",
-    "-dp": "with data parallelism vLLM drops the table; run more replicas instead",
-    "--pipeline-parallel-size": "a table under pipeline parallelism has open bugs in vLLM",
-    "-pp": "a table under pipeline parallelism has open bugs in vLLM",
-    "--decode-context-parallel-size": "speculation with decode context parallelism corrupts output silently",
-    "-dcp": "speculation with decode context parallelism corrupts output silently",
-}
-"""Flags that may say 1 only, and why: no table is measured with another value, whatever the method."""
-
 
 @dataclass(frozen=True)
 class Measured:

@@ -6,48 +6,20 @@ Arguments are lists and never pass through a shell: shells have mangled the JSON
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from specserve_profiler import arguments
+from specserve_profiler.arguments import owned_flags as owned_flags
+from specserve_profiler.arguments import refused_arguments as refused_arguments
 from specserve_profiler.contract import Arm, Decision, Engine, Speculation
-from specserve_profiler.engines import FIRST_WITH_TABLES, SINGLE, Case, Refused, honour, version
+from specserve_profiler.engines import FIRST_WITH_TABLES, Case, Refused, honour, version
 
-_OWNED: dict[str, str] = {
-    "--model": "set model.name",
-    "--revision": "set model.revision",
-    "--max-num-seqs": "set engine.maxNumSeqs",
-    "--max-model-len": "set engine.maxModelLen",
-    "--tensor-parallel-size": "set engine.tensorParallelSize",
-    "-tp": "set engine.tensorParallelSize",
-    "--speculative-config": "set speculation; its table is measured",
-    "-sc": "set speculation; its table is measured",
-    "--spec-method": "set speculation.method",
-    "--spec-model": "set speculation.model",
-    "--spec-tokens": "set speculation.maxTokens",
-    "--scheduler-cls": "the profiler's probe is the scheduler while measuring",
-    "--host": "specserve chooses the address",
-    "--port": "specserve chooses the port",
-    "--uds": "specserve talks to the engine over TCP",
-    "--ssl-keyfile": "specserve talks to the engine over plain HTTP; end TLS in front of the Service",
-    "--ssl-certfile": "specserve talks to the engine over plain HTTP; end TLS in front of the Service",
-    "--api-key": "set VLLM_API_KEY from a Secret instead, so that no key stands in a pod's arguments",
-    "--headless": "the engine must serve HTTP",
-    "--grpc": "the engine must serve HTTP",
-    "--config": "a file can bring back any flag that specserve sets; write its content as arguments",
-}
-_SHADOWED = frozenset({"-dc"})
-"""Flags of vLLM's own that are the beginning of one above."""
 TABLE_FIELD = "num_speculative_tokens_per_batch_size"
+ADAPTIVE_FIELD = "enable_adaptive_verification"
 CAPTURE_SIZES = "--cudagraph-capture-sizes"
 _OWN_CAPTURE_SIZES = (CAPTURE_SIZES, "--max-cudagraph-capture-size")
 _CAPTURE_KEYS = frozenset({"cudagraph_capture_sizes", "max_cudagraph_capture_size"})
-
-
-def owned_flags() -> dict[str, str]:
-    """Flag -> what to do instead, for every flag that must not stand in ``engine.args`` with any value."""
-    return dict(_OWNED)
 
 
 def serve_arguments(
@@ -82,7 +54,7 @@ def serve_arguments(
     if speculation_config is not None:
         text = speculation_config if isinstance(speculation_config, str) else config_text(speculation_config)
         command.append(f"--speculative-config={text}")
-    return (*command, *arm_arguments(capture_sizes, engine.args), *extra, *engine.args)
+    return (*command, *capture_arguments(capture_sizes, engine.args), *extra, *engine.args)
 
 
 def config_text(config: Mapping[str, Any]) -> str:
@@ -90,7 +62,7 @@ def config_text(config: Mapping[str, Any]) -> str:
     return json.dumps(config, separators=(",", ":"))
 
 
-def arm_arguments(capture_sizes: Sequence[int], args: Sequence[str] = ()) -> tuple[str, ...]:
+def capture_arguments(capture_sizes: Sequence[int], args: Sequence[str] = ()) -> tuple[str, ...]:
     """Arguments that have the engine capture graphs of just these token counts; empty where there are none.
 
     ``args`` are the user's own: where they choose captured sizes, in any spelling, theirs hold. vLLM takes both only
@@ -136,7 +108,7 @@ def arm_config(speculation: Speculation, arm: Arm, engine_version: str | None = 
         return static_config(speculation, arm.k or 0)
     if arm.kind == "Adaptive":
         config = static_config(speculation, speculation.max_tokens if arm.k is None else arm.k)
-        return None if config is None else {**config, "enable_adaptive_verification": True}
+        return None if config is None else {**config, ADAPTIVE_FIELD: True}
     return None
 
 
@@ -187,51 +159,6 @@ def measuring_config(speculation: Speculation, max_num_seqs: int) -> dict[str, A
     config = table_config(speculation, rows)
     assert config is not None  # noqa: S101 - Kmax is at least 1
     return config
-
-
-def refused_arguments(args: Sequence[str]) -> list[tuple[str, str]]:
-    """(argument, why) for each of the user's arguments that may not be there, in any spelling that vLLM accepts.
-
-    vLLM takes underscores for dashes, any unambiguous prefix, ``--flag=value`` and ``--flag.key=value``.
-    A prefix of an owned flag is refused even where it is ambiguous: vLLM would not take it either.
-    """
-    refused = []
-    if args and not args[0].startswith("-"):
-        refused.append(
-            (args[0], "arguments begin with a flag; set model.name for the model, engine.command for a command")
-        )
-    for flag in arguments.flags(args):
-        why = _why_refused(flag)
-        if why is not None:
-            refused.append((flag.text, why))
-    return refused
-
-
-def _why_refused(flag: arguments.Flag) -> str | None:
-    malformed = _why_malformed(flag.name)
-    if malformed is not None:
-        return malformed
-    if flag.name in _SHADOWED:
-        return None
-    for owned, instead in _OWNED.items():
-        if arguments.names(flag.name, owned):
-            return f"specserve sets {owned} itself: {instead}"
-    for single, why in SINGLE.items():
-        if arguments.names(flag.name, single) and flag.value != "1":
-            return f"{single} greater than 1 is not supported: {why}"
-    if flag.name.startswith("--data-parallel-") and flag.name != "--data-parallel-size":
-        return f"{flag.name} is not supported: {SINGLE['-dp']}"
-    if flag.name in {"-dpn", "-dpr", "-dpl", "-dpa", "-dpp", "-dpb", "-dph", "-dpe", "-dpm"}:
-        return f"{flag.name} is not supported: {SINGLE['-dp']}"
-    return None
-
-
-def _why_malformed(flag: str) -> str | None:
-    if flag == "--":
-        return "it turns everything after it into positional arguments"
-    if flag.startswith("--") and re.search(r"\s", flag):
-        return "a flag and its value are two arguments, or one with = between them"
-    return None
 
 
 def refused_speculation(method: str, engine_version: str | None = None) -> str | None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from specserve_profiler import render
+from specserve_profiler.arguments import refused_arguments
 from specserve_profiler.contract import Engine, Speculation
 
 pytestmark = pytest.mark.vllm
@@ -79,4 +80,4 @@ def test_rendered_arguments_and_smuggled_spellings_mean_to_vllm_what_we_say(pars
     }
     for (arguments, flag), found in zip(SMUGGLED, smuggled, strict=True):
         assert found is not None and list(found) == [flag], f"vLLM reads {arguments} as {found}"
-        assert render.refused_arguments(arguments), f"{arguments} would have passed"
+        assert refused_arguments(arguments), f"{arguments} would have passed"

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from specserve_profiler import render
+from specserve_profiler.arguments import owned_flags, refused_arguments
 from specserve_profiler.contract import Arm, Decision, Engine, Row, Speculation
 
 ENGINE = Engine(args=("--gpu-memory-utilization=0.9",), max_num_seqs=32, max_model_len=1024)
@@ -129,14 +130,14 @@ def test_measured_engine_is_booted_with_kmax_and_names_every_k(max_num_seqs: int
     ],
 )
 def test_every_spelling_of_an_owned_flag_is_refused(arguments: list[str]) -> None:
-    refused = render.refused_arguments(["--dtype=bfloat16", *arguments] if arguments[0].startswith("-") else arguments)
+    refused = refused_arguments(["--dtype=bfloat16", *arguments] if arguments[0].startswith("-") else arguments)
 
     assert [argument for argument, _ in refused] == [arguments[0]]
     assert len(refused[0][1]) > 20
 
 
 def test_a_refusal_names_the_field_to_set() -> None:
-    [(argument, why)] = render.refused_arguments(["--max_num_s", "4"])
+    [(argument, why)] = refused_arguments(["--max_num_s", "4"])
 
     assert argument == "--max_num_s"
     assert why == "specserve sets --max-num-seqs itself: set engine.maxNumSeqs"
@@ -167,20 +168,20 @@ def test_the_users_own_flags_pass() -> None:
         "--revision-like=1",
     ]
 
-    assert render.refused_arguments(arguments) == []
+    assert refused_arguments(arguments) == []
 
 
 def test_a_flag_and_its_value_in_one_argument_are_refused() -> None:
     arguments = ["--gpu-memory-utilization 0.9", '--compilation-config={"level": 3}', "--served-model-name", "a name"]
 
-    assert render.refused_arguments(arguments) == [
+    assert refused_arguments(arguments) == [
         ("--gpu-memory-utilization 0.9", "a flag and its value are two arguments, or one with = between them")
     ]
 
 
 def test_owned_flags_are_told() -> None:
-    assert render.owned_flags()["--max-num-seqs"] == "set engine.maxNumSeqs"
-    assert {"-sc", "-tp", "--port", "--config"} <= set(render.owned_flags())
+    assert owned_flags()["--max-num-seqs"] == "set engine.maxNumSeqs"
+    assert {"-sc", "-tp", "--port", "--config"} <= set(owned_flags())
 
 
 def test_a_table_is_rendered_for_engines_that_know_tables() -> None:
@@ -244,7 +245,7 @@ def test_capture_sizes_are_arguments_of_their_own_before_the_users() -> None:
 )
 def test_captured_sizes_that_the_user_chose_hold_in_any_spelling(args: list[str]) -> None:
     assert render.sets_capture_sizes(["--dtype=auto", *args])
-    assert render.arm_arguments((1, 2), args) == ()
+    assert render.capture_arguments((1, 2), args) == ()
 
 
 @pytest.mark.parametrize(
@@ -262,4 +263,4 @@ def test_captured_sizes_that_the_user_chose_hold_in_any_spelling(args: list[str]
 )
 def test_other_arguments_leave_the_captured_sizes_to_the_profile(args: list[str]) -> None:
     assert not render.sets_capture_sizes(args)
-    assert render.arm_arguments((2, 1), args) == ("--cudagraph-capture-sizes", "1", "2")
+    assert render.capture_arguments((2, 1), args) == ("--cudagraph-capture-sizes", "1", "2")
