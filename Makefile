@@ -9,7 +9,7 @@ RUN := PYTHONPATH=operator:profiler_job:dev $(VENV)/bin/python
 PYTEST := $(VENV)/bin/pytest
 
 .PHONY: help demo demo-down test test-fast test-pure test-api test-engine test-e2e test-gpu lint format crds golden \
-        locks image cluster-up cluster-down clean bench
+        locks image cluster-up cluster-down clean bench-profile bench-serving bench-repeat
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -50,6 +50,15 @@ test-e2e: venv  ## on the embedded cluster: real kubelet, real vLLM, the operato
 
 test-gpu: venv  ## marked tests that need a GPU and a vLLM built for it
 	$(PYTEST) tests/gpu
+
+bench-profile: venv  ## one boot per K against one boot for all: time to the same interval (16 minutes)
+	$(RUN) -m bench profile
+
+bench-serving: venv  ## closed loops of no speculation, each fixed K and the table; draws docs/images/serving.svg (15 minutes)
+	$(RUN) -m bench serving
+
+bench-repeat: venv  ## five profiles in a row, other load during two: how much their tables differ (15 minutes)
+	$(RUN) -m bench repeat
 
 lint: venv  ## ruff, mypy --strict, the rooms (import-linter)
 	$(VENV)/bin/ruff check .

@@ -1,0 +1,1 @@
+"""Benches behind the figures of docs/method.md: what the method saves, what its tables are worth, how they repeat."""

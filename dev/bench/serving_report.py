@@ -1,0 +1,148 @@
+"""What the closed loops of several arms say of a table. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, variance
+
+from bench.precision import Z
+from specserve_profiler.contract import Arm, Interval, LoopPoint, Model, Profile
+from specserve_profiler.evidence import Evidence
+
+CLOSE = 0.98
+"""Share of the best arm's tokens per second that a table must reach at every concurrency."""
+
+
+class Loops(Model):
+    """One boot of one arm: its closed loops."""
+
+    round: int
+    arm: Arm
+    points: tuple[LoopPoint, ...]
+    boot_seconds: float
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One arm over all rounds."""
+
+    arm: Arm
+    tokens_per_second: Mapping[int, Interval]
+    """By client concurrency; geometric mean over rounds, 95 % half-width."""
+    ttft_ms: Mapping[int, float]
+    """By client concurrency: 95th percentile of the time to first token, mean over rounds."""
+
+
+def curves(loops: Sequence[Loops]) -> list[Curve]:
+    """One curve per arm, in the order of first sight.
+
+    The variance of an arm's log throughput is that within loops plus, where there were two rounds or more, the
+    component between boots that all arms and concurrencies show together; with one round it is within loops only.
+    """
+    arms = list(dict.fromkeys(entry.arm for entry in loops))
+    seen = {arm: [_by_concurrency(entry) for entry in loops if entry.arm == arm] for arm in arms}
+    between = _between(list(seen.values()))
+    return [
+        Curve(
+            arm,
+            {c: _combined([loop[c].tokens_per_second for loop in rounds], between) for c in rounds[0]},
+            {c: fmean(loop[c].ttft_ms for loop in rounds) for c in rounds[0]},
+        )
+        for arm, rounds in seen.items()
+    ]
+
+
+def _by_concurrency(loops: Loops) -> dict[int, LoopPoint]:
+    return {point.concurrency: point for point in loops.points}
+
+
+def _between(seen: Sequence[Sequence[Mapping[int, LoopPoint]]]) -> float:
+    """Variance of log throughput between boots of one arm, beyond what its loops' own intervals explain."""
+    excess = [
+        variance([math.log(loop[c].tokens_per_second.mean) for loop in rounds])
+        - fmean(_within(loop[c].tokens_per_second) for loop in rounds)
+        for rounds in seen
+        if len(rounds) > 1
+        for c in rounds[0]
+    ]
+    return max(fmean(excess), 0.0) if excess else 0.0
+
+
+def _within(rate: Interval) -> float:
+    return (rate.half_width / rate.mean / Z) ** 2
+
+
+def _combined(rates: Sequence[Interval], between: float) -> Interval:
+    mean = math.exp(fmean(math.log(rate.mean) for rate in rates))
+    spread = (fmean(_within(rate) for rate in rates) + between) / len(rates)
+    return Interval(mean=mean, half_width=mean * Z * math.sqrt(spread))
+
+
+def ratio(over: Interval, under: Interval) -> Interval:
+    """Ratio of two rates that were measured apart; the half-width is that of the logarithm times the ratio."""
+    mean = over.mean / under.mean
+    return Interval(mean=mean, half_width=mean * math.hypot(over.half_width / over.mean, under.half_width / under.mean))
+
+
+@dataclass(frozen=True)
+class AgainstBest:
+    """The table beside the best of all other arms at one client concurrency."""
+
+    concurrency: int
+    best: Arm
+    share: Interval
+    """Tokens per second of the table over that arm's."""
+
+    @property
+    def close(self) -> bool:
+        """Whether the table reaches ``CLOSE`` of the best. The best of several noisy arms flatters it."""
+        return self.share.mean >= CLOSE
+
+
+def against_best(found: Sequence[Curve]) -> list[AgainstBest]:
+    """The table against the best other arm, at every concurrency. Raises StopIteration where no arm is a table."""
+    table = next(curve for curve in found if curve.arm.kind == "Table")
+    others = [curve for curve in found if curve is not table]
+    result = []
+    for concurrency, rate in table.tokens_per_second.items():
+        best = max(others, key=lambda curve: curve.tokens_per_second[concurrency].mean)
+        result.append(AgainstBest(concurrency, best.arm, ratio(rate, best.tokens_per_second[concurrency])))
+    return result
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What a profile predicts of its table over fixed Kmax at one batch size, beside what was served."""
+
+    batch_size: int
+    predicted: Interval
+    seen: Interval
+
+    @property
+    def kept(self) -> bool:
+        """Whether the two agree to within their joint interval."""
+        joint = math.hypot(
+            self.predicted.half_width / self.predicted.mean,
+            self.seen.half_width / self.seen.mean,
+        )
+        return abs(math.log(self.seen.mean / self.predicted.mean)) <= joint
+
+
+def promise(profile: Profile, found: Sequence[Curve], kmax: int) -> Promise:
+    """The promise at the largest concurrency, of pure decode steps; a refilled loop prefills as well.
+
+    Raises KeyError where the profile did not measure the table's K or Kmax at that batch size.
+    """
+    table = next(curve for curve in found if curve.arm.kind == "Table")
+    fixed = next(curve for curve in found if curve.arm.kind == "Static" and curve.arm.k == kmax)
+    size = max(table.tokens_per_second)
+    k = next(row.k for row in profile.decision.table if row.first <= size <= row.last)
+    log = Evidence.of(profile.measurements, size).log_ratio(size, k, kmax)
+    predicted = math.exp(log.mean)
+    return Promise(
+        size,
+        Interval(mean=predicted, half_width=predicted * log.half_width),
+        ratio(table.tokens_per_second[size], fixed.tokens_per_second[size]),
+    )
