@@ -15,6 +15,7 @@ from specserve_profiler.contract import (
     Cell,
     Decision,
     Interval,
+    Level,
     Measurements,
     Profile,
     Row,
@@ -108,6 +109,7 @@ def profile(
     rows: tuple[tuple[int, int, int], ...] = ((1, 16, 4), (17, 64, 1)),
     static_k: int = 3,
     at: dt.datetime = NOW,
+    capture_sizes: tuple[int, ...] = (),
 ) -> Profile:
     """A finished profile of two batch sizes."""
     return Profile(
@@ -117,10 +119,11 @@ def profile(
             engine_version="0.33.0",
             scheduler="async",
             grid=tuple(
-                Cell(batch_size=size, k=k, itl_ms=Interval(mean=9.0 + k + size / 8, half_width=0.25), blocks=40)
+                Cell(batch_size=size, k=k, itl_ms=9.0 + k + size / 8, spread=0.004, blocks=40)
                 for size in (1, 64)
                 for k in (0, 1, 4)
             ),
+            levels=tuple(Level(batch_size=size, half_width=0.02, cohorts=4, stopped="Known") for size in (1, 64)),
             acceptance=tuple(
                 Acceptance(k=k, acceptance_length=Interval(mean=1 + k / 2, half_width=0.0625), prompts=80)
                 for k in (0, 1, 4)
@@ -137,8 +140,9 @@ def profile(
             reason="The table has the highest goodput.",
             table=tuple(Row(first=first, last=last, k=k) for first, last, k in rows),
             static_k=static_k,
+            capture_sizes=capture_sizes,
             speedups=(
-                Speedup(batch_size=1, over_baseline=2.0, over_static=1.0),
+                Speedup(batch_size=1, over_baseline=2.0, over_static=1.0, verified=True),
                 Speedup(batch_size=64, over_baseline=1.125, over_static=1.5),
             ),
         ),

@@ -81,6 +81,11 @@ NODE_SELECTOR = "spec.accelerators.nodeSelector"
 IDENTITY = "spec.accelerators.identityLabels"
 DRAFTER = {"spec.speculation.method": "eagle3", "spec.speculation.model": "org/drafter"}
 FROM_CONFIG_MAP = {SOURCE: {"configMap": {"name": "prompts"}}}
+FROM_HUB = {SOURCE: {"huggingFace": {"dataset": "org/prompts"}}}
+HUB = f"{SOURCE}.huggingFace"
+DATASET = "^[-._a-zA-Z0-9]+(/[-._a-zA-Z0-9]+)?$"
+WEIGHTS = "spec.profile.weights"
+ONE_SOURCE = "set exactly one of mtBench, huggingFace, configMap and path"
 LABEL_KEY = "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
 LABEL_VALUE = "^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 NAME = (
@@ -222,9 +227,44 @@ BOUNDS: list[Case] = [
         {f"{SOURCE}.path": "prompts.jsonl"},
         (f"{SOURCE}.path", f"Invalid value: \"prompts.jsonl\": {SOURCE}.path in body should match '^/'"),
     ),
+    Case(f"{HUB}.dataset required", FROM_HUB, {SOURCE: {"huggingFace": {}}}, (f"{HUB}.dataset", "Required value")),
+    *text(f"{HUB}.dataset", 1, 256, also=FROM_HUB),
+    Case(
+        f"{HUB}.dataset pattern",
+        {f"{HUB}.dataset": "philschmid/mt-bench"},
+        {f"{HUB}.dataset": "https://hub/org/data"},
+        (
+            f"{HUB}.dataset",
+            f"Invalid value: \"https://hub/org/data\": {HUB}.dataset in body should match '{DATASET}'",
+        ),
+        FROM_HUB,
+    ),
+    *text(f"{HUB}.config", 1, 256, also=FROM_HUB),
+    *text(f"{HUB}.split", 1, 256, also=FROM_HUB),
+    *text(f"{HUB}.column", 1, 256, also=FROM_HUB),
+    *text(f"{HUB}.revision", 1, 128, also=FROM_HUB),
     *number("spec.profile.workload.promptTokens", 1, 1048576),
     *number("spec.profile.workload.outputTokens", 8, 1048576, at_high={"spec.engine.maxModelLen": 16777216}),
     *number("spec.profile.workload.temperature", 0, 2),
+    Case(
+        "spec.profile.workload.topP minimum",
+        {"spec.profile.workload.topP": 0.01},
+        {"spec.profile.workload.topP": 0},
+        (
+            "spec.profile.workload.topP",
+            "Invalid value: 0: spec.profile.workload.topP in body should be greater than 0",
+        ),
+    ),
+    Case(
+        "spec.profile.workload.topP maximum",
+        {"spec.profile.workload.topP": 1},
+        {"spec.profile.workload.topP": 1.1},
+        (
+            "spec.profile.workload.topP",
+            "Invalid value: 1.1: spec.profile.workload.topP in body should be less than or equal to 1",
+        ),
+    ),
+    *number("spec.profile.workload.seed", 0, 2147483647),
     Case(
         f"{BATCH_SIZES} maxItems",
         {BATCH_SIZES: list(range(1, 17))},
@@ -243,6 +283,42 @@ BOUNDS: list[Case] = [
         {BATCH_SIZES: [4097], "spec.engine.maxNumSeqs": 4096},
         (f"{BATCH_SIZES}[0]", f"Invalid value: 4097: {BATCH_SIZES}[0] in body should be less than or equal to 4096"),
     ),
+    Case(
+        f"{WEIGHTS} maxItems",
+        {WEIGHTS: [{"batchSize": n, "weight": 1} for n in range(1, 17)]},
+        {WEIGHTS: [{"batchSize": n, "weight": 1} for n in range(1, 18)]},
+        (WEIGHTS, "Too many: 17: must have at most 16 items"),
+    ),
+    Case(
+        f"{WEIGHTS}[] batchSize is a key",
+        {WEIGHTS: [{"batchSize": 1, "weight": 1}, {"batchSize": 2, "weight": 1}]},
+        {WEIGHTS: [{"batchSize": 2, "weight": 1}, {"batchSize": 2, "weight": 3}]},
+        (f"{WEIGHTS}[1]", 'Duplicate value: {"batchSize":2}'),
+    ),
+    *(
+        Case(
+            f"{WEIGHTS}[].{field} required",
+            {WEIGHTS: [{"batchSize": 1, "weight": 1}]},
+            {WEIGHTS: [{"batchSize": 1, "weight": 1}, {other: 2}]},
+            (f"{WEIGHTS}[1].{field}", "Required value"),
+        )
+        for field, other in (("batchSize", "weight"), ("weight", "batchSize"))
+    ),
+    *(
+        Case(
+            f"{WEIGHTS}[].{field} {bound}",
+            {WEIGHTS: [{"batchSize": 1, "weight": 1, field: good}], "spec.engine.maxNumSeqs": 4096},
+            {WEIGHTS: [{"batchSize": 1, "weight": 1, field: bad}], "spec.engine.maxNumSeqs": 4096},
+            (f"{WEIGHTS}[0].{field}", f"Invalid value: {bad}: {WEIGHTS}[0].{field} in body should be {words}"),
+        )
+        for field, bound, good, bad, words in (
+            ("batchSize", "minimum", 1, 0, "greater than or equal to 1"),
+            ("batchSize", "maximum", 4096, 4097, "less than or equal to 4096"),
+            ("weight", "minimum", 0.5, -1, "greater than or equal to 0"),
+            ("weight", "maximum", 1000000, 1000001, "less than or equal to 1e+06"),
+        )
+    ),
+    *word("spec.profile.verify", ("Table", "Full", "Off")),
     *number("spec.profile.measureSeconds", 10, 86400, at_high={"spec.profile.timeoutSeconds": 172800}),
     *number("spec.profile.timeoutSeconds", 60, 172800, at_low={"spec.profile.measureSeconds": 10}),
     *word("spec.profile.driverPolicy", ("Ignore", "Major", "Full")),
@@ -296,12 +372,29 @@ RULES: list[Case] = [
         {NODE_SELECTOR: {"gpu product": "Tesla-T4"}},
         at=NODE_SELECTOR,
     ),
-    rule(SOURCE, "set exactly one of configMap and path", FROM_CONFIG_MAP, {SOURCE: {}}),
+    rule(SOURCE, ONE_SOURCE, FROM_CONFIG_MAP, {SOURCE: {}}),
+    *(
+        rule(SOURCE, ONE_SOURCE, {SOURCE: one}, {SOURCE: {**one, **other}})
+        for one, other in (
+            ({"path": "/prompts.jsonl"}, {"configMap": {"name": "prompts"}}),
+            ({"mtBench": {}}, {"path": "/prompts.jsonl"}),
+            ({"huggingFace": {"dataset": "org/prompts"}}, {"mtBench": {}}),
+            ({"configMap": {"name": "prompts"}}, {"huggingFace": {"dataset": "org/prompts"}, "mtBench": {}}),
+        )
+    ),
     rule(
-        SOURCE,
-        "set exactly one of configMap and path",
-        {SOURCE: {"path": "/prompts.jsonl"}},
-        {SOURCE: {"path": "/prompts.jsonl", "configMap": {"name": "prompts"}}},
+        "spec.profile",
+        "at least one must be above 0",
+        {WEIGHTS: [{"batchSize": 1, "weight": 0}, {"batchSize": 2, "weight": 0.5}]},
+        {WEIGHTS: [{"batchSize": 1, "weight": 0}, {"batchSize": 2, "weight": 0}]},
+        at=WEIGHTS,
+    ),
+    rule(
+        "spec",
+        "no batchSize may exceed spec.engine.maxNumSeqs",
+        {WEIGHTS: [{"batchSize": 64, "weight": 1}], "spec.engine.maxNumSeqs": 64},
+        {WEIGHTS: [{"batchSize": 65, "weight": 1}], "spec.engine.maxNumSeqs": 64},
+        at=WEIGHTS,
     ),
     rule(
         "spec.profile",
@@ -359,6 +452,7 @@ def declared(path: str, schema: Json) -> Iterator[str]:
     yield from (f"{path} {keyword}" for keyword in schema if keyword in KEYWORDS)
     yield from (f"{path}.{name} required" for name in schema.get("required", ()))
     yield from (f"{path} {entry['message']}" for entry in schema.get("x-kubernetes-validations", ()))
+    yield from (f"{path}[] {key} is a key" for key in schema.get("x-kubernetes-list-map-keys", ()))
     if "items" in schema:
         yield from declared(f"{path}[]", schema["items"])
     if path != "spec.podTemplate.metadata":  # strings, without bounds
@@ -397,7 +491,7 @@ def test_bound_or_rule(case: Case, servings: Servings) -> None:
         ({"spec.engine.maxNumSeq": 8}, "spec.engine.maxNumSeq"),
         ({"spec.podTemplate": {"tolerations": []}}, "spec.podTemplate.tolerations"),
         ({"spec.podTemplate": {"metadata": {"name": "x"}}}, "spec.podTemplate.metadata.name"),
-        ({"spec.profile.workload.source": {"mtBench": {}, "path": "/x"}}, "spec.profile.workload.source.mtBench"),
+        ({"spec.profile.workload.source": {"mtBench": {"seed": 1}}}, "spec.profile.workload.source.mtBench.seed"),
     ],
 )
 def test_a_field_that_does_not_exist_is_refused(edits: Edits, field: str, servings: Servings) -> None:
@@ -438,6 +532,8 @@ def test_null_says_the_same_as_leaving_an_optional_field_out(servings: Servings)
         "spec.speculation.model": None,
         "spec.speculation.revision": None,
         "spec.profile.workload.source.configMap": None,
+        "spec.profile.workload.source.mtBench": None,
+        "spec.profile.workload.source.huggingFace": None,
         "spec.engine.args": None,
     }
     answer = servings.create(edited(nulls), dry_run=True)
@@ -486,8 +582,12 @@ def test_the_api_server_fills_in_defaults(servings: Servings) -> None:
                 "promptTokens": 512,
                 "outputTokens": 256,
                 "temperature": 0,
+                "topP": 1,
+                "seed": 0,
             },
             "batchSizes": [],
+            "weights": [],
+            "verify": "Table",
             "measureSeconds": 900,
             "timeoutSeconds": 3600,
             "driverPolicy": "Major",

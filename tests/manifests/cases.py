@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from tests.builders import L4, NAMESPACE, profile, serving, template
@@ -12,7 +13,7 @@ from specserve_operator.api.records import Json
 from specserve_operator.api.serving import SpeculativeServing
 from specserve_operator.manifests import profiling
 from specserve_operator.manifests import serving as manifests
-from specserve_operator.manifests.request import key_inputs
+from specserve_operator.manifests.request import key_inputs, profile_request
 from specserve_operator.manifests.serving import Arm
 
 ACCELERATOR = Accelerator("nvidia", L4, selector=(("nvidia.com/gpu.product", L4),))
@@ -85,7 +86,8 @@ def deployment(arm: Arm, accelerator: Accelerator = ACCELERATOR, **more: Any) ->
 
 
 def stored(one: SpeculativeServing, **decision: Any) -> Json:
-    return profiling.profile(NAMESPACE, profile(KEY, **decision), key_inputs(one.spec, ACCELERATOR, "570", "aa"))
+    result = profile(KEY, **decision).model_copy(update={"request": profile_request(one.spec, KEY)})
+    return profiling.profile(NAMESPACE, result, key_inputs(one.spec, ACCELERATOR, "570", "aa"))
 
 
 def package() -> Json:
@@ -96,6 +98,11 @@ def package() -> Json:
 
 
 PATH = {"spec.profile.workload.source": {"path": "/models/prompts.jsonl"}}
+MT_BENCH = {
+    "spec.profile.workload": {"source": {"mtBench": {}}, "temperature": 0.7, "topP": 0.9, "seed": 7},
+    "spec.profile.verify": "Full",
+    "spec.profile.weights": [{"batchSize": 1, "weight": 20}, {"batchSize": 64, "weight": 0.5}],
+}
 CPU = {
     "spec.accelerators": {
         "resource": "cpu",
@@ -111,9 +118,11 @@ MEASURED = Arm("Profile", f"{KEY}-01234567")
 CASES: dict[str, Callable[[], Json]] = {
     "job-config-map": job,
     "job-path": lambda: job(**PATH),
+    "job-mt-bench": lambda: job(**MT_BENCH),
     "job-cpu": lambda: job(ON_CPU, **CPU),
     "job-template": lambda: job(**TEMPLATE),
     "deployment-profile": lambda: deployment(MEASURED),
+    "deployment-captured": lambda: deployment(replace(MEASURED, capture_sizes=(5, 10, 20, 128))),
     "deployment-none": lambda: deployment(Arm("Profile", MEASURED.config_map, speculates=False)),
     "deployment-static": lambda: deployment(Arm("Static")),
     "deployment-off": lambda: deployment(Arm("Off")),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.builders import spec
 
-from specserve_operator.decide.accept import refusal
+from specserve_operator.decide.accept import note, refusal
 
 
 def engine(**fields: Any) -> dict[str, Any]:
@@ -41,6 +41,17 @@ def test_a_usual_spec_is_accepted() -> None:
             engine(env=[{"name": "PYTHONPATH", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]),
             "podTemplate: env PYTHONPATH of container engine: give a literal value; specserve adds the profiler to it",
             id="PYTHONPATH by reference",
+        ),
+        pytest.param(
+            {"speculation": {"method": "mtp"}, "engine.image": "vllm/vllm-openai:v0.29.1"},
+            "speculation.method: vLLM 0.29 drafts Kmax tokens on Model Runner V2 whatever the table says with mtp: use"
+            " 0.32 or newer, or set VLLM_USE_V2_MODEL_RUNNER=0 in the engine's environment",
+            id="engine that ignores the table",
+        ),
+        pytest.param(
+            {"engine.image": "vllm/vllm-openai:v0.23.0"},
+            "speculation.method: vLLM 0.23 knows no tables: use 0.24 or newer",
+            id="engine without tables",
         ),
         pytest.param(
             engine(image="mine", args=["x"]),
@@ -124,3 +135,21 @@ def test_all_reasons_are_told_at_once() -> None:
         "engine.args: --host=h: specserve sets --host itself: specserve chooses the address",
         "podTemplate: container engine: move image to spec.engine",
     ]
+
+
+def runner(value: str) -> dict[str, Any]:
+    return engine(env=[{"name": "VLLM_USE_V2_MODEL_RUNNER", "value": value}])
+
+
+def test_the_environment_may_choose_a_runner_that_honours_the_table() -> None:
+    old = {"speculation": {"method": "mtp"}, "engine.image": "vllm/vllm-openai:v0.29.1"}
+    assert refusal(spec({**old, **runner("0")})) is None
+    assert refusal(spec({**old, **runner("1")})) is not None
+
+
+def test_an_accepted_spec_whose_table_gains_less_says_so() -> None:
+    assert note(spec({"speculation": {"method": "eagle3", "model": "org/drafter"}})) == ""
+    assert note(spec(runner("0"))) == ""
+    known = note(spec(runner("1")))
+    assert known.startswith("Model Runner V2 drafts Kmax tokens with draft_model and then cuts to K")
+    assert note(spec()).startswith(known) and "VLLM_USE_V2_MODEL_RUNNER=0 in its env chooses V1" in note(spec())

@@ -39,10 +39,15 @@ USED = inputs()
         (inputs(with_env({"name": "A", "value": "1"})), "EngineChanged", "env changed"),
         (inputs({"accelerators.perReplica": 2}), "EngineChanged", "resources changed"),
         (inputs({"profile.workload.outputTokens": 64}), "WorkloadChanged", "workload changed"),
+        (inputs({"profile.workload.topP": 0.9}), "WorkloadChanged", "workload changed"),
+        (inputs({"profile.workload.seed": 1}), "WorkloadChanged", "workload changed"),
         (inputs(prompts="bb"), "WorkloadChanged", "workload_source changed"),
+        (inputs({"profile.workload.source": {"mtBench": {}}}), "WorkloadChanged", "workload_source changed"),
+        (inputs({"profile.verify": "Off"}), "WorkloadChanged", "verify changed"),
+        (inputs({"profile.weights": [{"batchSize": 8, "weight": 1}]}), "WorkloadChanged", "weights changed"),
         (inputs({"profile.batchSizes": [1, 8]}), "WorkloadChanged", "batch_sizes changed"),
         (inputs(driver="570"), "DriverChanged", "driver 550 -> 570"),
-        (USED.model_copy(update={"schema_version": 2}), "SchemaChanged", "profile schema 1 -> 2"),
+        (USED.model_copy(update={"schema_version": 3}), "SchemaChanged", "profile schema 2 -> 3"),
     ],
 )  # fmt: skip
 def test_every_change_that_a_table_depends_on_has_its_reason(wanted: KeyInputs, reason: str, message: str) -> None:
@@ -61,6 +66,7 @@ def test_every_change_that_a_table_depends_on_has_its_reason(wanted: KeyInputs, 
         {"profile.measureSeconds": 60},
         {"podTemplate": {"spec": {"tolerations": [{"operator": "Exists"}]}}},
         {"profile.batchSizes": [1, 2, 4, 8, 16, 32, 64]},
+        {"profile.verify": "Table", "profile.weights": [], "profile.workload.topP": 1, "profile.workload.seed": 0},
     ],
 )
 def test_what_a_table_does_not_depend_on_asks_for_no_measurement(edits: dict[str, Any]) -> None:
@@ -94,5 +100,20 @@ def test_a_key_never_holds_what_a_secret_holds() -> None:
 
 
 def test_the_key_of_a_serving_stays_the_same_for_ever() -> None:
-    """Another one would measure a whole fleet again."""
-    assert profile_key(USED) == "specserve-a12f2ff802d2"
+    """Another one would measure a whole fleet again. (It is one per schema of what is stored.)"""
+    assert profile_key(USED) == "specserve-02710f43337b"
+
+
+def hub(**fields: Any) -> str:
+    return inputs({"profile.workload.source": {"huggingFace": fields}}).workload_source
+
+
+def test_a_dataset_is_named_with_all_that_chooses_its_prompts() -> None:
+    assert hub(dataset="org/data") == "hub:org/data@main split=train"
+    assert (
+        hub(dataset="org/data", config="en", split="test", column="question", revision="0ab1")
+        == "hub:org/data@0ab1 config=en split=test column=question"
+    )
+    assert inputs({"profile.workload.source": {"mtBench": {}}}).workload_source == (
+        "hub:philschmid/mt-bench@main split=train column=turns"
+    )

@@ -72,8 +72,25 @@ def job(conditions: list[Json] | None = None, **annotations: str) -> Job:
 
 def test_a_running_job() -> None:
     assert job(attempt="2", requested_by="u/abc", reprofile="x", why="Requested: x") == Job(
-        "specserve-k-2", "u", "specserve-k", 2, "Active", "u/abc", "x", "Requested: x", frozenset({"one", "two"})
+        "specserve-k-2", "u", "specserve-k", 2, "Active", "u/abc", "x", "Requested: x", "", frozenset({"one", "two"})
     )
+
+
+@pytest.mark.parametrize(
+    ("containers", "expected"),
+    [
+        (
+            [{"name": "engine", "env": [{"name": "A", "value": "1"}, {"name": "SPECSERVE_REQUEST", "value": "{}"}]}],
+            "{}",
+        ),
+        ([{"name": "other", "env": [{"name": "SPECSERVE_REQUEST", "value": "{}"}]}, {"name": "engine"}], ""),
+        ([], ""),
+    ],
+)
+def test_a_job_remembers_what_it_was_asked_for(containers: list[Json], expected: str) -> None:
+    spec = {"template": {"spec": {"containers": containers}}}
+    read = Job.read({"metadata": {"name": "specserve-k-2", "uid": "u"}, "spec": spec})
+    assert read.request == expected
 
 
 def test_a_job_is_finished_only_when_its_controller_says_so() -> None:

@@ -36,7 +36,7 @@ def _objects(path: str, schema: Json) -> Iterator[tuple[str, Json]]:
     """Path and schema of every object that has fields, itself first, in the order of declaration."""
     if schema.get("type") == "array":
         yield from _objects(f"{path}[]", schema["items"])
-    elif "properties" in schema:
+    elif schema.get("properties"):
         yield path, schema
         for name, field in schema["properties"].items():
             yield from _objects(f"{path}.{name}", field)

@@ -49,6 +49,8 @@ SUMMARY = "summary.txt"
 PACKAGE_ZIP = "specserve_profiler.zip"
 
 ENGINE_CONTAINER = "engine"
+REQUEST_VARIABLE = "SPECSERVE_REQUEST"
+"""On the engine container of a Job: what the profiler is asked to measure."""
 ENGINE_PORT = 8000
 READY_PORT = 8001
 """The profiler opens it when measuring starts."""

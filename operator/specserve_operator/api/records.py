@@ -107,6 +107,13 @@ class Node:
         )
 
 
+def _request(job: Json) -> str:
+    pod = job.get("spec", {}).get("template", {}).get("spec", {})
+    containers = pod.get("containers") or ()
+    variables = (e for c in containers if c.get("name") == names.ENGINE_CONTAINER for e in c.get("env") or ())
+    return next((e.get("value", "") for e in variables if e.get("name") == names.REQUEST_VARIABLE), "")
+
+
 JobState = Literal["Active", "Succeeded", "Failed"]
 
 
@@ -123,6 +130,8 @@ class Job:
     reprofile: str = ""
     why: str = ""
     """``Reason: message`` of its start."""
+    request: str = ""
+    """JSON of what it was asked to measure."""
     owners: frozenset[str] = frozenset()
     finished_at: dt.datetime | None = None
     reason: str = ""
@@ -144,6 +153,7 @@ class Job:
             requested_by=annotations.get(names.REQUESTED_BY, ""),
             reprofile=annotations.get(names.REPROFILE, ""),
             why=annotations.get(names.WHY, ""),
+            request=_request(obj),
             owners=_owners(obj),
             finished_at=_time(finished.get("lastTransitionTime")) if finished else None,
             reason=finished.get("reason", "") if finished else "",

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
-from specserve_profiler.contract import Method
+from specserve_profiler.contract import Method, Verdict, Verify
 
 Name = Annotated[str, Field(min_length=1, max_length=253)]
 _LABEL = "[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
@@ -52,6 +52,7 @@ PodTemplate = Annotated[
 
 _LIST_BY_NAME = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
 _LIST_BY_TYPE = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
+_LIST_BY_BATCH_SIZE = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["batchSize"]}
 
 
 class Rule(BaseModel):
@@ -184,9 +185,62 @@ class ConfigMapSource(Part):
     ] = "prompts.jsonl"
 
 
+class MtBenchSource(Part):
+    """The prompts of MT-Bench. There is nothing to choose."""
+
+
+class HuggingFaceSource(Part):
+    """A dataset of a Hugging Face hub."""
+
+    dataset: Annotated[
+        str,
+        Field(
+            min_length=1,
+            max_length=256,
+            pattern="^[-._a-zA-Z0-9]+(/[-._a-zA-Z0-9]+)?$",
+            description="Name on the hub, such as org/name.",
+        ),
+    ]
+    config: Annotated[
+        str | None, Field(min_length=1, max_length=256, description="Configuration, where the dataset has several.")
+    ] = None
+    split: Annotated[str, Field(min_length=1, max_length=256, description="Split.")] = "train"
+    column: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            max_length=256,
+            description="Column of the prompts. Empty: the first of prompt, messages, conversations, turns, question"
+            " and text that the dataset has.",
+        ),
+    ] = None
+    revision: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            max_length=128,
+            description="Commit, tag or branch. Give a commit: what a branch holds may change without a new profile.",
+        ),
+    ] = None
+
+
 class WorkloadSource(Part):
     """Where the prompts come from: exactly one."""
 
+    mt_bench: Annotated[
+        MtBenchSource | None,
+        Field(
+            description="`{}`: the 80 prompts of MT-Bench, from a Hugging Face hub that the Job can reach. A first"
+            " impression; your own traffic may accept more or less."
+        ),
+    ] = None
+    hugging_face: Annotated[
+        HuggingFaceSource | None,
+        Field(
+            description="A dataset of a Hugging Face hub that the Job can reach. HF_ENDPOINT, HF_TOKEN and HF_HOME of"
+            " the engine's container apply."
+        ),
+    ] = None
     config_map: Annotated[ConfigMapSource | None, Field(description="JSONL in a ConfigMap.")] = None
     path: Annotated[
         str | None,
@@ -200,8 +254,9 @@ class WorkloadSource(Part):
 
     rules = (
         Rule(
-            rule="has(self.configMap) != has(self.path)",
-            message="set exactly one of configMap and path",
+            rule="[has(self.mtBench), has(self.huggingFace), has(self.configMap), has(self.path)]"
+            ".exists_one(given, given)",
+            message="set exactly one of mtBench, huggingFace, configMap and path",
         ),
     )
 
@@ -213,6 +268,19 @@ class WorkloadSpec(Part):
     prompt_tokens: Annotated[int, Field(ge=1, le=1048576, description="Prompts are cut to this length.")] = 512
     output_tokens: Annotated[int, Field(ge=8, le=1048576, description="Generations are cut at this length.")] = 256
     temperature: Annotated[float, Field(ge=0, le=2, description="Sampling temperature; 0 is greedy.")] = 0
+    top_p: Annotated[
+        float, Field(gt=0, le=1, description="Nucleus of sampling; 1 is everything. Of no effect at temperature 0.")
+    ] = 1
+    seed: Annotated[int, Field(ge=0, le=2147483647, description="Of the order of the prompts, and of sampling.")] = 0
+
+
+class BatchWeight(Part):
+    """Share of the load at one batch size."""
+
+    batch_size: Annotated[int, Field(ge=1, le=4096, description="Requests that decode at once.")]
+    weight: Annotated[
+        float, Field(ge=0, le=1000000, description="Share of the time, in any unit: hours of a day, per cent, counts.")
+    ]
 
 
 class ProfileSpec(Part):
@@ -223,6 +291,22 @@ class ProfileSpec(Part):
         tuple[Annotated[int, Field(ge=1, le=4096)], ...],
         Field(max_length=16, description="Measured batch sizes, increasing. Empty: 1, 2, 4, ... maxNumSeqs."),
     ] = ()
+    weights: Annotated[
+        tuple[BatchWeight, ...],
+        Field(
+            max_length=16,
+            description="How often the fleet works at which batch size. It decides where one table is best at some"
+            " sizes and another at others. Empty: all measured sizes alike.",
+            json_schema_extra=_LIST_BY_BATCH_SIZE,
+        ),
+    ] = ()
+    verify: Annotated[
+        Verify,
+        Field(
+            description="Whether the finished table is served against the engine without speculation before it ships"
+            " (Table), against the best fixed K too (Full, one more boot), or not at all (Off)."
+        ),
+    ] = "Table"
     measure_seconds: Annotated[
         int, Field(ge=10, le=86400, description="Time for measuring, the engine's boots not counted.")
     ] = 900
@@ -243,6 +327,11 @@ class ProfileSpec(Part):
             rule="self.batchSizes.isSorted() && self.batchSizes.all(i, self.batchSizes.exists_one(j, j == i))",
             message="must be increasing, each size once",
             field=".batchSizes",
+        ),
+        Rule(
+            rule="self.weights.size() == 0 || self.weights.exists(w, w.weight > 0.0)",
+            message="at least one must be above 0",
+            field=".weights",
         ),
     )
 
@@ -290,6 +379,11 @@ class ServingSpec(Part):
             field=".profile.batchSizes",
         ),
         Rule(
+            rule="self.profile.weights.all(w, w.batchSize <= self.engine.maxNumSeqs)",
+            message="no batchSize may exceed spec.engine.maxNumSeqs",
+            field=".profile.weights",
+        ),
+        Rule(
             rule="self.profile.workload.outputTokens < self.engine.maxModelLen",
             message="must be smaller than spec.engine.maxModelLen",
             field=".profile.workload.outputTokens",
@@ -321,13 +415,16 @@ class ProfileStatus(Part):
     message: Annotated[str, Field(max_length=2048, description="What happened, and what to do next.")] = ""
     measured_at: Annotated[str | None, Field(max_length=32, description="When it was measured.")] = None
     verdict: Annotated[
-        Literal["Dynamic", "Static", "None"] | None,
-        Field(description="What wins: a table (Dynamic), one K (Static), or no speculation (None)."),
+        Verdict | None,
+        Field(
+            description="What wins: a table (Dynamic), one K (Static), no speculation (None), or vLLM's adaptive"
+            " verification (Adaptive)."
+        ),
     ] = None
 
 
 class SpeedupStatus(Part):
-    """Predicted goodput as a ratio, geometric mean over the measured batch sizes."""
+    """Throughput as a ratio, geometric mean over batch sizes: as verified in a closed loop, else as predicted."""
 
     over_baseline: Annotated[str, Field(max_length=16, description="Over the engine without speculation.")]
     over_static: Annotated[str, Field(max_length=16, description="Over the best single K.")]

@@ -8,7 +8,8 @@ from typing import Any
 from specserve_operator.api.serving import ServingSpec
 from specserve_operator.manifests.merge import MERGE_KEYS
 from specserve_operator.manifests.pod import engine_container
-from specserve_profiler import render
+from specserve_operator.manifests.request import speculation
+from specserve_profiler import arguments, engines
 
 Check = Callable[[ServingSpec], "str | None"]
 
@@ -50,14 +51,35 @@ def _faults_of_list(path: str, items: Any, key: str) -> Iterator[str]:
 
 def owned_arguments(spec: ServingSpec) -> str | None:
     """Flags that specserve sets must not come back through engine.args, in whatever spelling."""
-    refused = render.refused_arguments(spec.engine.args)
+    refused = arguments.refused_arguments(spec.engine.args)
     return "; ".join(f"engine.args: {argument}: {why}" for argument, why in refused) or None
 
 
-def method_takes_tables(spec: ServingSpec) -> str | None:
-    """Some methods ignore the table, or crash on it."""
-    why = render.refused_speculation(spec.speculation.method)
-    return f"speculation.method: {why}" if why else None
+def engine_honours_tables(spec: ServingSpec) -> str | None:
+    """Some engines ignore a table, or crash on it: told before a Job takes a device."""
+    answer = _foreseen(spec)
+    return f"speculation.method: {answer}" if isinstance(answer, engines.Refused) else None
+
+
+def note(spec: ServingSpec) -> str:
+    """What to know of an accepted spec: that its engine makes less of a table than it could."""
+    answer = _foreseen(spec)
+    if not isinstance(answer, engines.Warned):
+        return ""
+    if engines.RUNNER_VARIABLE in _literals(spec):
+        return str(answer)
+    return f"{answer} (where the engine uses Model Runner V2; {engines.RUNNER_VARIABLE}=0 in its env chooses V1)"
+
+
+def _foreseen(spec: ServingSpec) -> engines.Honour:
+    version = engines.version_of_image(spec.engine.image)
+    return engines.foresee(speculation(spec), version, _literals(spec))
+
+
+def _literals(spec: ServingSpec) -> dict[str, str]:
+    """The engine's environment, as far as it does not come from elsewhere."""
+    env = engine_container(spec.pod_template).get("env") or ()
+    return {e["name"]: str(e.get("value", "")) for e in env if "valueFrom" not in e}
 
 
 def python_path_is_literal(spec: ServingSpec) -> str | None:
@@ -77,7 +99,7 @@ def engine_is_ours(spec: ServingSpec) -> str | None:
     return f"podTemplate: container engine: move {', '.join(taken)} to spec.engine" if taken else None
 
 
-CHECKS: tuple[Check, ...] = (owned_arguments, method_takes_tables, python_path_is_literal, engine_is_ours)
+CHECKS: tuple[Check, ...] = (owned_arguments, engine_honours_tables, python_path_is_literal, engine_is_ours)
 
 
 def refusal(spec: ServingSpec) -> str | None:

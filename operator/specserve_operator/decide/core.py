@@ -58,7 +58,8 @@ def _variants(snapshot: Snapshot, fleet: identity.Fleet) -> list[Variant]:
         inputs = request.key_inputs(snapshot.serving.spec, found.accelerator, found.driver, snapshot.prompts.digest)
         view = desk.view(found, inputs, variant_inputs(desk, snapshot, found.accelerator))
         serving = desk.named(deployment.profile) if deployment else None
-        present.append(Variant(found.accelerator, found, view, deployment, serving))
+        outdated = deployment is not None and desk.outdated(deployment.profile) is not None
+        present.append(Variant(found.accelerator, found, view, deployment, serving, outdated=outdated))
     missing = {a.name: a.missing_since for a in snapshot.serving.status.accelerators}
     gone = []
     for slug, deployment in sorted(deployments.items()):

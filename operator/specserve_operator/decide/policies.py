@@ -60,10 +60,10 @@ def engine_changed(used: KeyInputs | None, wanted: KeyInputs) -> Reason | None:
 
 
 def workload_changed(used: KeyInputs | None, wanted: KeyInputs) -> Reason | None:
-    """Prompts, their lengths, or the measured batch sizes."""
+    """Prompts, their lengths, the measured batch sizes, their weights, or how a table is verified."""
     if used is None:
         return None
-    for name in ("workload", "workload_source", "batch_sizes"):
+    for name in ("workload", "workload_source", "batch_sizes", "weights", "verify"):
         if getattr(used, name) != getattr(wanted, name):
             return Reason("WorkloadChanged", f"{name} changed")
     return None

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -18,7 +19,16 @@ from specserve_operator.decide.identity import Found
 from specserve_operator.decide.model import Child, NewJob, Snapshot
 from specserve_operator.decide.policies import why_measure
 from specserve_operator.manifests import profiling
-from specserve_profiler.contract import SCHEMA_VERSION, Decision, Failure, KeyInputs, Profile, profile_key
+from specserve_profiler import render
+from specserve_profiler.contract import (
+    SCHEMA_VERSION,
+    Decision,
+    Failure,
+    KeyInputs,
+    Profile,
+    ProfileRequest,
+    profile_key,
+)
 from specserve_profiler.termination import TerminationError, decode
 
 
@@ -38,7 +48,16 @@ class Stored:
         decision = self.profile.decision
         if decision.verdict == "Static":
             return decision.static_k > 0
-        return decision.verdict == "Dynamic" and any(row.k for row in decision.table)
+        if decision.verdict == "Dynamic":
+            return any(row.k for row in decision.table)
+        return decision.verdict == "Adaptive"
+
+
+@dataclass(frozen=True)
+class Outdated:
+    """A profile in another version's form: it serves on where it serves, and is measured anew."""
+
+    inputs: KeyInputs | None
 
 
 @dataclass(frozen=True)
@@ -60,36 +79,64 @@ class ProfileView:
     """Of ConfigMaps that claim to be a profile of this key and are none."""
 
 
-def stored_profiles(config_maps: Iterable[ConfigMap]) -> tuple[dict[str, list[Stored]], dict[str, list[str]]]:
-    """(key -> valid profiles, newest first; key -> problems of invalid ones)."""
-    valid: dict[str, list[Stored]] = {}
-    invalid: dict[str, list[str]] = {}
+@dataclass(frozen=True)
+class Shelf:
+    """The profiles of a namespace."""
+
+    valid: dict[str, list[Stored]] = field(default_factory=dict)
+    """Key -> profiles, newest first."""
+    outdated: dict[str, Outdated] = field(default_factory=dict)
+    """ConfigMap -> what is left to know."""
+    problems: dict[str, list[str]] = field(default_factory=dict)
+    """Key -> why ConfigMaps that claim to be profiles of it are none."""
+
+
+def stored_profiles(config_maps: Iterable[ConfigMap]) -> Shelf:
+    """Every ConfigMap that is a profile, or claims to be one."""
+    shelf = Shelf()
     for config_map in config_maps:
         if config_map.role != names.ROLE_PROFILE or config_map.deleting:
             continue
         try:
             stored = _read(config_map)
-            valid.setdefault(stored.profile.key, []).append(stored)
+            shelf.valid.setdefault(stored.profile.key, []).append(stored)
         except (ValueError, KeyError) as error:
+            if isinstance(error, OtherSchemaError):
+                shelf.outdated[config_map.name] = Outdated(_inputs(config_map))
             text = "; ".join(e["msg"] for e in error.errors()[:2]) if isinstance(error, ValidationError) else str(error)
-            invalid.setdefault(config_map.key, []).append(f"ConfigMap {config_map.name} is no profile: {text}")
-    for profiles in valid.values():
+            shelf.problems.setdefault(config_map.key, []).append(f"ConfigMap {config_map.name} is no profile: {text}")
+    for profiles in shelf.valid.values():
         profiles.sort(key=lambda s: (s.profile.measured_at, s.config_map), reverse=True)
-    return valid, invalid
+    return shelf
+
+
+class OtherSchemaError(ValueError):
+    """A profile that an older or newer specserve stored."""
 
 
 def _read(config_map: ConfigMap) -> Stored:
     if names.PROFILE_JSON not in config_map.data:
         raise ValueError(f"it has no {names.PROFILE_JSON}")
-    profile = Profile.model_validate_json(config_map.data[names.PROFILE_JSON])
-    if profile.schema_version != SCHEMA_VERSION:
-        raise ValueError(f"schema version {profile.schema_version}, this operator reads {SCHEMA_VERSION}")
+    text = config_map.data[names.PROFILE_JSON]
+    version = _schema_version(text)
+    if version != SCHEMA_VERSION:
+        raise OtherSchemaError(f"schema version {version}, this operator reads {SCHEMA_VERSION}")
+    profile = Profile.model_validate_json(text)
     if config_map.key and profile.key != config_map.key:
         raise ValueError(f"it is of key {profile.key}, its label says {config_map.key}")
     stored = Stored(config_map.name, profile, config_map.reprofile, _inputs(config_map))
     if stored.speculates:
         _check_config(config_map.data.get(names.SPECULATIVE_CONFIG), profile.decision)
     return stored
+
+
+def _schema_version(text: str) -> int:
+    """Of a stored profile; before anything else of it, which may have another form. The current one where none is."""
+    try:
+        version = json.loads(text).get("schemaVersion", SCHEMA_VERSION)
+    except (ValueError, RecursionError, AttributeError):
+        return SCHEMA_VERSION
+    return version if isinstance(version, int) else SCHEMA_VERSION
 
 
 def _check_config(text: str | None, decision: Decision) -> None:
@@ -100,13 +147,19 @@ def _check_config(text: str | None, decision: Decision) -> None:
         config = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{names.SPECULATIVE_CONFIG} is no JSON: {error}") from error
-    dynamic = decision.verdict == "Dynamic"
-    table = [[row.first, row.last, row.k] for row in decision.table] if dynamic else None
-    k = max(row.k for row in decision.table) if dynamic else decision.static_k
-    decided = {"num_speculative_tokens": k, "num_speculative_tokens_per_batch_size": table}
-    for name, value in decided.items():
+    for name, value in _decided(decision).items():
         if not isinstance(config, dict) or config.get(name) != value:
             raise ValueError(f"{names.SPECULATIVE_CONFIG} does not say {name} {value}, as {names.PROFILE_JSON} does")
+
+
+def _decided(decision: Decision) -> dict[str, Any]:
+    """What a speculative config must say where an engine is to do what was decided."""
+    arm = render.decided_arm(decision)
+    if arm.kind == "Adaptive":  # Kmax is not part of a decision
+        return {render.ADAPTIVE_FIELD: True, render.TABLE_FIELD: None}
+    table = [[row.first, row.last, row.k] for row in arm.rows] or None
+    k = arm.k if arm.kind == "Static" else max(row.k for row in arm.rows)
+    return {"num_speculative_tokens": k, render.TABLE_FIELD: table}
 
 
 def _inputs(config_map: ConfigMap) -> KeyInputs | None:
@@ -122,12 +175,16 @@ class ProfileDesk:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
-        self._stored, self._problems = stored_profiles(snapshot.config_maps)
-        self._by_name = {s.config_map: s for group in self._stored.values() for s in group}
+        self._shelf = stored_profiles(snapshot.config_maps)
+        self._by_name = {s.config_map: s for group in self._shelf.valid.values() for s in group}
 
     def named(self, config_map: str) -> Stored | None:
         """The profile in that ConfigMap."""
         return self._by_name.get(config_map)
+
+    def outdated(self, config_map: str) -> Outdated | None:
+        """The profile in that ConfigMap, where it is one of another schema."""
+        return self._shelf.outdated.get(config_map)
 
     def view(self, found: Found, inputs: KeyInputs, used: KeyInputs | None) -> ProfileView:
         """Where the profile for ``inputs`` stands.
@@ -137,10 +194,10 @@ class ProfileDesk:
         """
         key = profile_key(inputs)
         wanted = self._snapshot.serving.annotations.get(names.REPROFILE, "")
-        stored = next(iter(self._stored.get(key, ())), None)
+        stored = next(iter(self._shelf.valid.get(key, ())), None)
         # Without the label nobody knows whose they were to be.
-        problems = tuple(self._problems.get(key, ())) + tuple(self._problems.get("", ()))
-        if stored and (not wanted or any(s.reprofile == wanted for s in self._stored[key])):
+        problems = tuple(self._shelf.problems.get(key, ())) + tuple(self._shelf.problems.get("", ()))
+        if stored and (not wanted or any(s.reprofile == wanted for s in self._shelf.valid[key])):
             return ProfileView(key, "Ready", stored=stored, problems=problems)
         jobs = sorted((j for j in self._snapshot.jobs if j.key == key and not j.deleting), key=lambda j: j.attempt)
         case = _Case(self._snapshot, found, inputs, used, key, wanted if stored else "", stored, problems)
@@ -224,7 +281,11 @@ class _Case:
 
     def _store(self, job: Job, result: Profile) -> ProfileView:
         namespace = self.snapshot.serving.namespace
-        manifest = profiling.profile(namespace, result, self.inputs, job.reprofile)
+        result = result.model_copy(update={"request": _request_of(job)})
+        try:
+            manifest = profiling.profile(namespace, result, self.inputs, job.reprofile)
+        except ValueError as error:  # a table for an engine that knows none
+            return self._failed(job, _failure("ResultInvalid", f"{error}."))
         return self._view("Profiling", "Measured", f"Job {job.name}: storing its profile", create=(manifest,))
 
     def _failed(self, job: Job, failure: Failure) -> ProfileView:
@@ -259,6 +320,14 @@ class _Case:
         return ProfileView(
             self.key, state, reason, message, self.stored, create, measure, adopt, delete, again_in, self.problems
         )
+
+
+def _request_of(job: Job) -> ProfileRequest | None:
+    """What a Job was asked for; None where an operator of another release started it."""
+    try:
+        return ProfileRequest.model_validate_json(job.request)
+    except ValidationError:
+        return None
 
 
 def _deletions(jobs: Iterable[Job]) -> tuple[tuple[Child, str], ...]:
@@ -315,7 +384,7 @@ def variant_inputs(desk: ProfileDesk, snapshot: Snapshot, accelerator: Accelerat
     by_slug = {d.variant: d for d in snapshot.deployments}
     mine = by_slug.get(accelerator.slug)
     for deployment in ([mine] if mine else []) + list(by_slug.values()):
-        stored = desk.named(deployment.profile)
+        stored = desk.named(deployment.profile) or desk.outdated(deployment.profile)
         if stored and stored.inputs:
             return stored.inputs
     return None

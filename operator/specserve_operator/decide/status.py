@@ -15,11 +15,13 @@ from specserve_operator.api.serving import (
     ServingStatus,
     SpeedupStatus,
 )
+from specserve_operator.decide import accept
 from specserve_operator.decide.identity import Fleet
 from specserve_operator.decide.model import Event, Snapshot
 from specserve_operator.decide.profiles import Stored
 from specserve_operator.decide.variants import Variant
 from specserve_operator.manifests.common import serving_labels
+from specserve_profiler import render
 from specserve_profiler.contract import Speedup, short_table
 
 MESSAGE_LENGTH, SUMMARY_LENGTH, TABLE_LENGTH, NAME_LENGTH, REASON_LENGTH = 2048, 512, 1024, 253, 64
@@ -45,7 +47,7 @@ def report(snapshot: Snapshot, fleet: Fleet, variants: Sequence[Variant], replic
     """
     ready = sum(v.deployment.ready for v in variants if v.deployment)
     findings = [
-        Finding("Accepted", "True", "Accepted"),
+        Finding("Accepted", "True", "Accepted", accept.note(snapshot.serving.spec)),
         _accelerators_found(snapshot, fleet),
         _profiled(variants),
         _available(snapshot, variants, ready),
@@ -198,8 +200,8 @@ def _what_serves(variant: Variant) -> str:
 def short_table_of(stored: Stored) -> str:
     """What a profile makes an engine do, in short form."""
     decision = stored.profile.decision
-    if decision.verdict == "None":
-        return "no speculation"
+    if decision.verdict in ("None", "Adaptive"):
+        return str(render.decided_arm(decision))
     return short_table(decision.table) if decision.verdict == "Dynamic" else f"K={decision.static_k}"
 
 
@@ -235,11 +237,13 @@ def _profile(variant: Variant, stored: Stored | None) -> ProfileStatus:
 
 
 def _speedup(speedups: Sequence[Speedup]) -> SpeedupStatus | None:
-    if not speedups:
+    """Geometric means over what was verified; over what was predicted where nothing was."""
+    counted = [s for s in speedups if s.verified] or speedups
+    if not counted:
         return None
 
     def mean(value: Callable[[Speedup], float]) -> str:
-        return f"{exp(sum(log(value(s)) for s in speedups) / len(speedups)):.2f}"
+        return f"{exp(sum(log(value(s)) for s in counted) / len(counted)):.2f}"
 
     return SpeedupStatus(over_baseline=mean(lambda s: s.over_baseline), over_static=mean(lambda s: s.over_static))
 

@@ -26,6 +26,8 @@ class Variant:
     deployment: Deployment | None
     serving: Stored | None
     """The profile that its Deployment uses."""
+    outdated: bool = False
+    """Its Deployment uses a profile in another version's form."""
     missing_since: dt.datetime | None = None
 
     @property
@@ -41,7 +43,7 @@ class Variant:
         if self.view is None or self.view.stored is None:
             return None
         stored = self.view.stored
-        return Arm("Profile", stored.config_map, speculates=stored.speculates)
+        return Arm("Profile", stored.config_map, stored.speculates, stored.profile.decision.capture_sizes)
 
 
 def target(spec: ServingSpec, variant: Variant) -> Arm | None:
@@ -59,7 +61,8 @@ def target(spec: ServingSpec, variant: Variant) -> Arm | None:
 
 def holds(variant: Variant) -> bool:
     """Whether its Deployment is worth keeping as it is while nothing better is measured."""
-    return variant.deployment is not None and (variant.deployment.ready > 0 or variant.serving is not None)
+    measured = variant.serving is not None or variant.outdated
+    return variant.deployment is not None and (variant.deployment.ready > 0 or measured)
 
 
 def apportion(replicas: int, capacities: Sequence[int]) -> list[int]:

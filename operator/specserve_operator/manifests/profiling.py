@@ -136,7 +136,7 @@ def _container(serving: SpeculativeServing, key: str) -> Json:
         "env": [
             {"name": "PYTHONPATH", "value": path},
             {"name": "PYTHONUNBUFFERED", "value": "1"},
-            {"name": "SPECSERVE_REQUEST", "value": request.profile_request(spec, key).to_json()},
+            {"name": names.REQUEST_VARIABLE, "value": request.profile_request(spec, key).to_json()},
             {"name": "SPECSERVE_READY_PORT", "value": str(names.READY_PORT)},
         ],
         # Ready means measuring; before that the model is being loaded. Slow to turn back: an ending pod loads nothing.
@@ -150,7 +150,8 @@ def _container(serving: SpeculativeServing, key: str) -> Json:
 
 def profile(namespace: str, result: Profile, inputs: KeyInputs, reprofile: str = "") -> Json:
     """The immutable ConfigMap of a finished profile, named by its key and its content."""
-    config = render.speculative_config(inputs.speculation, result.decision)
+    version = result.measurements.engine_version
+    config = render.speculative_config(inputs.speculation, result.decision, version)
     text = canonical_json(result.model_dump(mode="json", by_alias=True))
     data = {
         names.PROFILE_JSON: text,
@@ -180,6 +181,7 @@ def _summary(result: Profile, accelerator: Mapping[str, str]) -> str:
         f"table: {short_table(decision.table)}",
         *(
             f"batch size {s.batch_size}: {s.over_baseline:.2f} x baseline, {s.over_static:.2f} x the best static K"
+            f" ({'verified' if s.verified else 'predicted'})"
             for s in decision.speedups
         ),
         *(f"warning: {warning}" for warning in decision.warnings),

@@ -33,7 +33,18 @@ def speculation(spec: ServingSpec) -> contract.Speculation:
 def workload(spec: ServingSpec) -> contract.Workload:
     """The workload as the profiler takes it."""
     w = spec.profile.workload
-    return contract.Workload(prompt_tokens=w.prompt_tokens, output_tokens=w.output_tokens, temperature=w.temperature)
+    return contract.Workload(
+        prompt_tokens=w.prompt_tokens,
+        output_tokens=w.output_tokens,
+        temperature=w.temperature,
+        top_p=w.top_p,
+        seed=w.seed,
+    )
+
+
+def weights(spec: ServingSpec) -> dict[int, float]:
+    """Share of the load by batch size, as the profiler takes it."""
+    return {entry.batch_size: entry.weight for entry in spec.profile.weights}
 
 
 def batch_sizes(spec: ServingSpec) -> tuple[int, ...]:
@@ -41,10 +52,37 @@ def batch_sizes(spec: ServingSpec) -> tuple[int, ...]:
     return tuple(sorted(spec.profile.batch_sizes)) or grid.default_batch_sizes(spec.engine.max_num_seqs)
 
 
-def prompts_path(spec: ServingSpec) -> str:
-    """Where the prompts lie in the profiling container."""
+def prompts(spec: ServingSpec) -> contract.PromptSource:
+    """Where the profiling container finds the prompts."""
     source = spec.profile.workload.source
-    return source.path or (f"{PROMPTS_MOUNT}/{source.config_map.key}" if source.config_map else "")
+    dataset = hub_dataset(spec)
+    if dataset is not None:
+        return contract.PromptSource(hub=dataset)
+    return contract.PromptSource(
+        path=source.path or (f"{PROMPTS_MOUNT}/{source.config_map.key}" if source.config_map else "")
+    )
+
+
+def hub_dataset(spec: ServingSpec) -> contract.HubDataset | None:
+    """The dataset of a hub that the prompts are from, if they are."""
+    source = spec.profile.workload.source
+    if source.mt_bench is not None:
+        return contract.MT_BENCH
+    found = source.hugging_face
+    if found is None:
+        return None
+    return contract.HubDataset(
+        name=found.dataset, config=found.config, split=found.split, column=found.column, revision=found.revision
+    )
+
+
+def _workload_source(spec: ServingSpec, prompts_digest: str) -> str:
+    dataset = hub_dataset(spec)
+    if dataset is None:
+        return spec.profile.workload.source.path or f"sha256:{prompts_digest}"
+    chosen = {"config": dataset.config, "split": dataset.split, "column": dataset.column}
+    told = [f"{name}={value}" for name, value in chosen.items() if value is not None]
+    return " ".join([f"hub:{dataset.name}@{dataset.revision or 'main'}", *told])
 
 
 def profile_request(spec: ServingSpec, key: str) -> contract.ProfileRequest:
@@ -56,10 +94,12 @@ def profile_request(spec: ServingSpec, key: str) -> contract.ProfileRequest:
         speculation=speculation(spec),
         engine=engine(spec),
         workload=workload(spec),
-        prompts=prompts_path(spec),
+        prompts=prompts(spec),
         batch_sizes=batch_sizes(spec),
         measure_seconds=spec.profile.measure_seconds,
         timeout_seconds=spec.profile.timeout_seconds,
+        verify=spec.profile.verify,
+        weights=weights(spec),
     )
 
 
@@ -69,11 +109,10 @@ def key_inputs(
     """All that a table of this serving on ``accelerator`` depends on.
 
     Args:
-        prompts_digest: of the ConfigMap's prompts; empty where the prompts are a path.
+        prompts_digest: of the ConfigMap's prompts; empty where they are from elsewhere.
     """
     container = engine_container(spec.pod_template)
     resources = container.get("resources") or {}
-    source = spec.profile.workload.source
     return contract.KeyInputs(
         schema_version=contract.SCHEMA_VERSION,
         model=spec.model.name,
@@ -90,8 +129,10 @@ def key_inputs(
         }
         | {f"perReplica.{spec.accelerators.resource}": str(spec.accelerators.per_replica)},
         workload=workload(spec),
-        workload_source=source.path or f"sha256:{prompts_digest}",
+        workload_source=_workload_source(spec, prompts_digest),
         batch_sizes=batch_sizes(spec),
+        verify=spec.profile.verify,
+        weights=weights(spec),
         accelerator=accelerator.identity(),
         driver=driver,
     )

@@ -25,6 +25,8 @@ class Arm:
     """The profile, for kind Profile."""
     speculates: bool = True
     """False where the profile's verdict is None."""
+    capture_sizes: tuple[int, ...] = ()
+    """Token counts whose graphs the profile was verified with; empty: the engine's own choice."""
 
     @property
     def label(self) -> str:
@@ -47,7 +49,8 @@ def deployment_hash(serving: SpeculativeServing, accelerator: Accelerator, arm: 
     )
     if arm.kind != "Static":
         spec["speculation"].pop("static_tokens", None)
-    return digest([spec, accelerator.identity(), dict(accelerator.selector), arm.kind, arm.config_map, arm.speculates])
+    drafts = [arm.kind, arm.config_map, arm.speculates, *([list(arm.capture_sizes)] if arm.capture_sizes else [])]
+    return digest([spec, accelerator.identity(), dict(accelerator.selector), *drafts])
 
 
 def deployment(serving: SpeculativeServing, accelerator: Accelerator, arm: Arm, replicas: int) -> Json:
@@ -128,7 +131,12 @@ def _engine(serving: SpeculativeServing, arm: Arm) -> Json:
         env = [{"name": CONFIG_VARIABLE, "valueFrom": {"configMapKeyRef": source}}]
     health: Json = {"httpGet": {"path": "/health", "port": names.ENGINE_PORT}}
     line = render.serve_arguments(
-        spec.model.name, spec.model.revision, request.engine(spec), config, port=names.ENGINE_PORT
+        spec.model.name,
+        spec.model.revision,
+        request.engine(spec),
+        config,
+        port=names.ENGINE_PORT,
+        capture_sizes=arm.capture_sizes,
     )
     return {
         "name": names.ENGINE_CONTAINER,

@@ -100,8 +100,8 @@ async def _measure(client: Client, namespace: str, job: NewJob) -> None:
     if await client.get(JOBS, namespace, name) is not None:
         return
     page = await client.list_page(CONFIG_MAPS, namespace, selector=f"{names.PROFILE_KEY}={job.key}")
-    valid, _ = stored_profiles(ConfigMap.read(obj) for obj in page.items)
-    if any(not job.reprofile or s.reprofile == job.reprofile for s in valid.get(job.key, ())):
+    shelf = stored_profiles(ConfigMap.read(obj) for obj in page.items)
+    if any(not job.reprofile or s.reprofile == job.reprofile for s in shelf.valid.get(job.key, ())):
         return
     await _create(client, job.manifest)
 
