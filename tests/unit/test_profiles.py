@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from tests.builders import A100, L4, PROMPTS, SERVING, edited, later, node, profile
 from tests.memory import World
 
@@ -124,8 +126,8 @@ async def test_a_result_becomes_a_config_map_with_all_that_people_and_engines_ne
         f"{L4}, vLLM 0.33.0, 2026-11-03T12:00:00Z",
         "verdict: Dynamic - The table has the highest goodput.",
         "table: 1-16:4 17-64:1",
-        "batch size 1: 2.00 x baseline, 1.00 x the best static K",
-        "batch size 64: 1.12 x baseline, 1.50 x the best static K",
+        "batch size 1: 2.00 x baseline, 1.00 x the best static K (verified)",
+        "batch size 64: 1.12 x baseline, 1.50 x the best static K (predicted)",
     ]
     assert (found.state, found.config_map, found.verdict, found.measured_at) == ("Ready", name, "Dynamic", later(0))
 
@@ -406,6 +408,112 @@ async def test_a_profile_of_another_schema_is_not_used(w: World) -> None:
     w.api.put(foreign(key(w), {"profile.json": other.model_dump_json(by_alias=True), "speculative-config.json": "{}"}))
 
     assert (await stands(w)).state == "Queued"
+    assert "ConfigMap from-git is no profile: schema version 99, this operator reads 2" in w.condition("Profiled")[2]
+
+
+@pytest.mark.parametrize("ready", [True, False], ids=["serving", "starting"])
+async def test_a_profile_that_an_older_release_stored_serves_on_until_it_is_measured_anew(
+    w: World, ready: bool
+) -> None:
+    w.api.put(foreign(key(w), texts(key(w))))
+    await w.settle()
+    w.roll_out(ready=ready)
+    await w.settle()
+    (name,) = w.replicas()
+    before = w.deployment(name)
+    for job in w.jobs:
+        w.remove("Job", job)
+    # The operator is upgraded: what it stored then has that form, and was measured for a key of then.
+    old = yaml.safe_load((Path(__file__).parents[1] / "data" / "profile-schema-1.yaml").read_text())
+    w.api.put({**old, "metadata": {**old["metadata"], "name": "from-git"}})
+    w.restart_operator()
+
+    found = await stands(w)
+
+    assert (found.state, found.reason) == ("Queued", "SchemaChanged")
+    assert found.message.startswith("profile schema 1 -> 2; Job ")
+    assert w.jobs == [f"{key(w)}-1"]
+    assert w.deployment(name) == before
+    assert "is no profile" not in w.condition("Profiled")[2]
+
+
+async def test_a_stored_profile_says_what_was_asked_for(w: World) -> None:
+    (job,) = w.jobs
+    asked = w.api.of("Job", job)
+    assert asked is not None
+    w.edit({"spec.profile.measureSeconds": 60})  # of no influence on the key: the Job goes on
+    w.finish(job, profile(key(w)))
+    await w.settle()
+
+    (name,) = w.profiles()
+    text = w.api.of("ConfigMap", name)["data"]["profile.json"]  # type: ignore[index]
+    request = json.loads(text)["request"]
+    assert (request["key"], request["measureSeconds"]) == (key(w), 900)
+    assert request["prompts"] == {"path": "/specserve/prompts/prompts.jsonl", "hub": None}
+    assert request["workload"]["outputTokens"] == 256
+
+
+async def test_a_table_is_served_with_the_graphs_that_it_was_verified_with(w: World) -> None:
+    w.api.put(foreign(key(w), texts(key(w), capture_sizes=(128, 5, 40))))
+    await w.settle()
+
+    (name,) = w.replicas()
+    (container,) = w.deployment(name)["spec"]["template"]["spec"]["containers"]
+    at = container["args"].index("--cudagraph-capture-sizes")
+    assert container["args"][at + 1 : at + 4] == ["5", "40", "128"]
+
+
+async def test_graphs_that_the_user_chose_are_served(w: World) -> None:
+    w.edit({"spec.engine.args": ["--max-cudagraph-capture-size=64"]})
+    await w.settle()
+    w.api.put(foreign(key(w), texts(key(w), capture_sizes=(5, 40))))
+    await w.settle()
+
+    (name,) = w.replicas()
+    (container,) = w.deployment(name)["spec"]["template"]["spec"]["containers"]
+    assert "--cudagraph-capture-sizes" not in container["args"]
+
+
+ADAPTIVE = {"method": "eagle3", "num_speculative_tokens": 4, "enable_adaptive_verification": True}
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        (ADAPTIVE, ""),
+        ({**ADAPTIVE, "enable_adaptive_verification": False}, "does not say enable_adaptive_verification True"),
+        (
+            {**ADAPTIVE, "num_speculative_tokens_per_batch_size": [[1, 64, 2]]},
+            "does not say num_speculative_tokens_per_batch_size None",
+        ),
+    ],
+)
+async def test_adaptive_verification_is_served_where_it_won(w: World, config: dict[str, Any], problem: str) -> None:
+    data = {**texts(key(w), verdict="Adaptive"), "speculative-config.json": json.dumps(config)}
+    w.api.put(foreign(key(w), data))
+
+    found = await stands(w)
+
+    assert found.state == ("Queued" if problem else "Ready")
+    assert problem in w.condition("Profiled")[2]
+    if not problem:
+        (name,) = w.replicas()
+        (container,) = w.deployment(name)["spec"]["template"]["spec"]["containers"]
+        assert "--speculative-config=$(SPECSERVE_SPECULATIVE_CONFIG)" in container["args"]
+        w.roll_out()
+        await w.settle()
+        assert w.status().summary.endswith("adaptive verification")
+
+
+async def test_a_table_for_an_engine_that_knows_none_is_not_stored(w: World) -> None:
+    made = profile(key(w))
+    old = made.measurements.model_copy(update={"engine_version": "0.23.0"})
+    w.finish(w.jobs[0], made.model_copy(update={"measurements": old}))
+
+    found = await stands(w)
+
+    assert (found.state, found.reason) == ("Failed", "ResultInvalid")
+    assert "vLLM 0.23.0 knows no tables: use 0.24 or newer." in found.message
 
 
 @pytest.mark.parametrize(

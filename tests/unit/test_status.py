@@ -75,7 +75,7 @@ async def test_a_variant_in_full(w: World) -> None:
         "ready": 3,
         "serving": w.profiles()[0],
         "table": "1-16:4 17-64:1",
-        "speedup": {"over_baseline": "1.50", "over_static": "1.22"},  # geometric means: √(2 x 1.125), √(1 x 1.5)
+        "speedup": {"over_baseline": "2.00", "over_static": "1.00"},  # geometric means: √(2 x 1.125), √(1 x 1.5)
         "profile": {
             "state": "Ready",
             "reason": "",
@@ -279,3 +279,22 @@ async def test_a_refused_serving_keeps_what_was_known(w: World) -> None:
     assert after.accelerators == before.accelerators
     assert after.summary.startswith("engine.args: --port=1")
     assert {c.type for c in after.conditions} == {c.type for c in before.conditions}
+
+
+@pytest.mark.parametrize(
+    ("verified", "over_baseline", "over_static"),
+    [((), "1.50", "1.22"), ((1,), "2.00", "1.00"), ((1, 64), "1.50", "1.22")],
+)
+async def test_what_was_verified_counts_and_not_what_was_predicted(
+    w: World, verified: tuple[int, ...], over_baseline: str, over_static: str
+) -> None:
+    """Geometric means of 2.0 and 1.125 over the baseline, of 1.0 and 1.5 over the best static K."""
+    made = profile(w.key_of(w.jobs[0]))
+    speedups = tuple(s.model_copy(update={"verified": s.batch_size in verified}) for s in made.decision.speedups)
+    decision = made.decision.model_copy(update={"speedups": speedups})
+    w.finish(w.jobs[0], made.model_copy(update={"decision": decision}))
+    await w.settle()
+
+    (accelerator,) = w.status().accelerators
+    assert accelerator.speedup is not None
+    assert (accelerator.speedup.over_baseline, accelerator.speedup.over_static) == (over_baseline, over_static)
