@@ -75,7 +75,7 @@ async def test_a_variant_in_full(w: World) -> None:
         "ready": 3,
         "serving": w.profiles()[0],
         "table": "1-16:4 17-64:1",
-        "speedup": {"over_baseline": "2.00", "over_static": "1.00"},  # geometric means: √(2 x 1.125), √(1 x 1.5)
+        "speedup": {"over_baseline": "2.00", "over_static": "1.00"},  # of what was verified
         "profile": {
             "state": "Ready",
             "reason": "",
