@@ -10,7 +10,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, pairwise
 
 from specserve_profiler.estimate import Blocks, t_quantile
 
@@ -174,7 +174,9 @@ class LevelFit:
     half_width: float
     """Relative, 95 %."""
     deviation: float
-    """Relative standard deviation between cohorts, pooled over batch sizes; infinite where it is not known."""
+    """Relative standard deviation between cohorts, pooled over batch sizes; infinite where it is not known.
+
+    Larger by what makes cohorts that are like their neighbours count for less (``_inflation``)."""
     degrees: int
     """Degrees of freedom of ``deviation``."""
 
@@ -193,8 +195,9 @@ def level_fits(
     }
     means = {size: sum(a for a, _ in pairs) / sum(n for _, n in pairs) for size, pairs in sums.items() if pairs}
     degrees = sum(len(sums[size]) - 1 for size in means)
-    squares = sum((total / n / mean - 1) ** 2 for size, mean in means.items() for total, n in sums[size])
-    deviation = math.sqrt(squares / degrees) if degrees else math.inf
+    deviations = [[total / n / mean - 1 for total, n in sums[size]] for size, mean in means.items()]
+    squares = sum(value**2 for series in deviations for value in series)
+    deviation = math.sqrt(squares / degrees * _inflation(deviations)) if degrees else math.inf
     result = {}
     for size, mean in means.items():
         counts = [n for _, n in sums[size]]
@@ -202,6 +205,21 @@ def level_fits(
         half_width = min(t_quantile(degrees) * deviation * shrink, 1.0) if degrees else 1.0
         result[size] = LevelFit(ms=mean, half_width=half_width, deviation=deviation, degrees=degrees)
     return result
+
+
+def _inflation(series: Sequence[Sequence[float]]) -> float:
+    """Variance of a mean over that of as many independent values, (1 + r) / (1 - r).
+
+    r is the correlation of neighbours: slow drift makes cohorts alike that follow each other. Estimated over all series,
+    with the correction of Kendall (1954) for short ones, between 0 and 0.9.
+    """
+    squares = sum(value**2 for values in series for value in values)
+    if not squares:
+        return 1.0
+    seen = sum(a * b for values in series for a, b in pairwise(values)) / squares
+    length = sum(map(len, series)) / len(series)
+    correlation = min(max(seen + (1 + 3 * seen) / length, 0.0), 0.9)
+    return (1 + correlation) / (1 - correlation)
 
 
 def _level(decks: Sequence[Blocks], effects: Mapping[int, float]) -> tuple[float, int]:
