@@ -1,6 +1,6 @@
-"""What a person sees while a run goes on. Everything that happens is told here, as events; who listens decides how they look.
+"""What a person sees while a run goes on. Everything that happens is told here, as events.
 
-Without another listener they are lines on stdout, one per event, as ``kubectl logs`` shows them.
+Who listens decides how they look. Without another listener they are lines on stdout, for ``kubectl logs``.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ _listener: Listener = Lines()
 @contextmanager
 def observing(listener: Listener) -> Iterator[None]:
     """Events go to ``listener`` instead, until the block ends."""
-    global _listener  # noqa: PLW0603 - one process, one person who looks
+    global _listener
     before, _listener = _listener, listener
     try:
         yield

@@ -1,143 +1,364 @@
-"""The command line, the report and the Job's entry point, as far as they go without an engine."""
+"""The command line, as far as it goes without an engine: every command, what it prints where, and how it refuses."""
 
-import datetime as dt
+from __future__ import annotations
+
 import json
+import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.unit.profiles_sample import TABLE, partial, profile, request
 
-from specserve_profiler.cli import main
-from specserve_profiler.contract import (
-    Acceptance,
-    BaselineCell,
-    Cell,
-    Failure,
-    Interval,
-    Measurements,
-    Profile,
-    Row,
-    short_table,
-)
-from specserve_profiler.job import run_job
-from specserve_profiler.report import WIDTH, report
-from specserve_profiler.table import decide
-from specserve_profiler.termination import read
+from specserve_profiler.cli import main, output
+from specserve_profiler.cli.flags import command_of
+from specserve_profiler.contract import PartialProfile, Profile, ProfileRequest
+from specserve_profiler.report import report
 
+ROOT = Path(__file__).parents[2]
 RUN = ["run", "--model=m", "--method=draft_model", "--draft-model=d", "--max-num-seqs=8", "--max-model-len=512"]
+ALL = [*RUN, "--prompts=p"]
+PROMPTS = "".join(f'{{"prompt": "text {number}"}}\n' for number in range(16))
+ROWS = [[1, 8, 5], [9, 40, 3], [41, 120, 2], [121, 256, 1]]
+FIGURES = {
+    "batchSizes": [1, 64],
+    "draftTokens": [0, 3],
+    "itlMs": [[6.0, 9.0], [8.0, 30.0]],
+    "acceptanceLength": [1, 2.4],
+    "baselineItlMs": [6.0, 8.0],
+}
 
 
-def profile(sizes: tuple[int, ...] = (1, 8), kmax: int = 2) -> Profile:
-    """ITL 10 ms + 2 ms per draft token of each request of 8; AL 1.0, 1.7, 2.2, then .1 more each."""
-    al = [1.0, 1.7, 2.2] + [2.2 + 0.1 * i for i in range(1, kmax - 1)]
-    cells = [
-        Cell(batch_size=b, k=k, itl_ms=Interval(mean=10 + k * (1 + b / 4), half_width=0.3), blocks=20)
-        for b in sizes
-        for k in range(kmax + 1)
-    ]
-    cells[-1] = Cell(batch_size=cells[-1].batch_size, k=cells[-1].k, skipped="no room in the KV cache")
-    measured = Measurements(
-        engine_version="0.32.0",
-        scheduler="sync",
-        grid=tuple(cells),
-        acceptance=tuple(
-            Acceptance(k=k, acceptance_length=Interval(mean=al[k], half_width=0.02 if k else 0), prompts=80 if k else 0)
-            for k in range(kmax + 1)
-        ),
-        baseline=tuple(BaselineCell(batch_size=b, itl_ms=Interval(mean=9.5, half_width=0.2), blocks=20) for b in sizes),
-        mean_context_tokens=96.4,
-        seconds={"bootBaseline": 25.2, "grid": 46.0, "total": 155.0},
-    )
-    return Profile(
-        key="specserve-0123456789ab",
-        measured_at=dt.datetime(2026, 11, 3, 14, 15, tzinfo=dt.timezone.utc),
-        measurements=measured,
-        decision=decide(measured, sizes[-1]),
+def process(*arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
+    """The command as a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "specserve_profiler", *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "profiler_job"), "COLUMNS": "110", **changes},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
 
 
-def test_report_shows_grid_choice_verdict_and_speedups() -> None:
-    text = report(profile())
-
-    assert "vLLM 0.32.0 (sync scheduler), mean context 96 tokens" in text
-    assert "K = 1   1.70  ±1%    80 generations" in text
-    # ITL of batch size 1, K = 2 is 12.5 ms: 2.2 tokens in 12.5 ms are 176 a second, the best
-    assert "[176]" in text
-    # at batch size 8, K = 1 is 13 ms: 8 · 1.7 / 13 ms = 1046 a second
-    assert "[1046]" in text
-    assert "- not measured at (batch/K) 8/2: no room in the KV cache" in text
-    assert "Table    1-1:2 2-8:1   (batch sizes:K)   best single K: 1" in text
-    assert "Verdict Dynamic: The table has 1.44 times the goodput of no speculation" in text
-    # 2.2 / 12.5 ms against 1 / 9.5 ms, and against 1.7 / 11.25 ms of K = 1
-    assert "1                 1.67x                1.16x  █████████████\n" in text
-
-
-def test_report_of_the_largest_grid_fits_a_terminal() -> None:
-    text = report(profile(tuple(2**i for i in range(16)), 8))
-
-    assert max(map(len, text.splitlines())) <= WIDTH == 100
-
-
-def test_short_table() -> None:
-    assert short_table([Row(first=1, last=16, k=4), Row(first=17, last=64, k=0)]) == "1-16:4 17-64:0"
-
-
-def test_show_prints_the_report_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def stored(tmp_path: Path) -> Path:
+    """A finished profile in a file."""
     path = tmp_path / "profile.json"
     path.write_text(profile().to_json())
+    return path
 
-    assert main(["show", str(path)]) == 0
-    shown = capsys.readouterr().out
-    assert shown.startswith(report(profile()))
-    rows = [[row.first, row.last, row.k] for row in profile().decision.table]
-    numbers = json.loads(shown.splitlines()[-1])
-    assert numbers == {
-        "num_speculative_tokens": max(k for _, _, k in rows), "num_speculative_tokens_per_batch_size": rows
-    }  # fmt: skip
+
+@pytest.fixture
+def figures(tmp_path: Path) -> Path:
+    """A grid file."""
+    path = tmp_path / "figures.json"
+    path.write_text(json.dumps(FIGURES))
+    return path
+
+
+def dry_run(capsys: pytest.CaptureFixture[str], *arguments: str) -> ProfileRequest:
+    """The request that the arguments of ``run`` make."""
+    before, mark, after = _parted(arguments)
+    assert main(["run", *before, "--dry-run", "--json", *mark, *after]) == 0
+    return ProfileRequest.model_validate_json(capsys.readouterr().out)
+
+
+def _parted(arguments: tuple[str, ...]) -> tuple[list[str], list[str], list[str]]:
+    words = list(arguments)
+    at = words.index("--") if "--" in words else len(words)
+    return words[:at], words[at : at + 1], words[at + 1 :]
+
+
+def test_help_of_every_command_teaches_by_example() -> None:
+    top = process("--help")
+    assert top.returncode == 0
+    for command in ("run", "table", "render", "report", "job"):
+        assert f" {command} " in top.stdout
+        help_ = process(command, "--help").stdout
+        assert ("Example" in help_ and f" {command} " in help_) or command == "job"
+    assert "6 out of time; 7 disk or output" in " ".join(top.stdout.split())
+
+
+# run: from flags and files to a request
+
+
+def test_every_field_of_a_request_has_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    made = dry_run(
+        capsys,
+        "--model=m", "--revision=r1", "--method=eagle3", "--draft-model=d", "--draft-revision=r2", "--max-tokens=3",
+        "--engine-command=python3 -m vllm serve", "--max-num-seqs=32", "--max-model-len=2048",
+        "--tensor-parallel-size=2", "--dataset=org/talk:test", "--dataset-config=en", "--dataset-column=question",
+        "--dataset-revision=r3", "--prompt-tokens=100", "--output-tokens=50", "--temperature=0.7", "--top-p=0.9",
+        "--seed=5", "--batch-sizes=1,16,32", "--weights=1:5,32:1", "--measure-seconds=60", "--timeout-seconds=600",
+        "--verify=full", "--key=mine", "--", "--enforce-eager", "--kv-cache-dtype=fp8",
+    )  # fmt: skip
+
+    assert made.model_dump(mode="json", by_alias=True) == {
+        "schemaVersion": 2,
+        "key": "mine",
+        "model": "m",
+        "revision": "r1",
+        "speculation": {"method": "eagle3", "model": "d", "revision": "r2", "maxTokens": 3},
+        "engine": {
+            "command": ["python3", "-m", "vllm", "serve"],
+            "args": ["--enforce-eager", "--kv-cache-dtype=fp8"],
+            "maxNumSeqs": 32,
+            "maxModelLen": 2048,
+            "tensorParallelSize": 2,
+        },
+        "workload": {"promptTokens": 100, "outputTokens": 50, "temperature": 0.7, "topP": 0.9, "seed": 5},
+        "prompts": {
+            "path": None,
+            "hub": {"name": "org/talk", "config": "en", "split": "test", "column": "question", "revision": "r3"},
+        },
+        "batchSizes": [1, 16, 32],
+        "measureSeconds": 60,
+        "timeoutSeconds": 600,
+        "verify": "Full",
+        "weights": {"1": 5, "32": 1},
+    }
+
+
+def test_the_command_of_a_request_makes_the_same_request(capsys: pytest.CaptureFixture[str]) -> None:
+    odd = request(
+        model="it's <b>; rm",
+        engine={"command": ["my vllm", "serve"], "args": ["--hf-overrides={\"a\": 1}"], "maxNumSeqs": 300,
+                "maxModelLen": 99},
+        weights={1: 0.25, 300: 3},
+        workload={"promptTokens": 9, "outputTokens": 9, "temperature": 0.1, "topP": 0.5, "seed": 1},
+        verify="Off",
+    )  # fmt: skip
+    for wanted in (request(), odd):
+        name, command, *words = shlex.split(command_of(wanted))
+        assert (name, command) == ("specserve-profile", "run")
+        assert dry_run(capsys, *words) == wanted
+
+
+def test_what_is_default_is_not_in_the_command() -> None:
+    assert command_of(request()) == (
+        "specserve-profile run --model=org/target-8b --revision=abc123 --method=eagle3"
+        " --draft-model=org/target-8b-eagle3 --max-num-seqs=256 --max-model-len=8192 --dataset=mt-bench"
+        " --key=specserve-0123456789ab -- --gpu-memory-utilization=0.9"
+    )
+
+
+def test_flags_win_over_the_plan_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(
+        "model: m\nspeculation: {method: ngram, max_tokens: 4}\n"
+        "engine: {maxNumSeqs: 8, maxModelLen: 512, args: [--enforce-eager]}\n"
+        "prompts: {hub: {name: org/talk, split: test}}\nmeasureSeconds: 30\n"
+    )
+
+    made = dry_run(capsys, f"--config={plan}", "--max-tokens=2", "--prompts=/p.jsonl", "--", "--max-lora-rank=8")
+
+    assert made.speculation.max_tokens == 2
+    assert made.prompts.path == "/p.jsonl" and made.prompts.hub is None
+    assert made.engine.args == ("--max-lora-rank=8",)
+    assert made.measure_seconds == 30
+    assert made.batch_sizes == (1, 2, 4, 8)
+    assert dry_run(capsys, f"--config={plan}").engine.args == ("--enforce-eager",)
+
+
+def test_a_profile_is_a_plan_to_measure_again(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert dry_run(capsys, f"--config={stored}") == request()
+
+
+def test_the_plan_that_a_dry_run_prints_is_a_plan_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = dry_run(capsys, *ALL[1:])
+    assert main([*ALL, "--dry-run"]) == 0
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(capsys.readouterr().out)
+
+    assert dry_run(capsys, f"--config={plan}") == made
 
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["show", "/no/such/file"], "/no/such/file cannot be read: No such file or directory"),
-        ([], "the following arguments are required: command"),
-        (["run"], "--model"),
-        ([*RUN], "--prompts"),
-        ([*RUN[:2], "--method=medusa", *RUN[4:], "--prompts=p"], "method medusa cannot be used with a table"),
+        (["run"], "--model: is needed\n  --method (speculation.method): is needed\n  --max-num-seqs (engine"),
+        ([*RUN], "--prompts or --dataset (prompts): is needed"),
+        ([*ALL, "--dataset=mt-bench"], "--prompts or --dataset (prompts): give exactly one of path and hub"),
+        ([*RUN, "--dataset=:test"], "--dataset: ':test': give mt-bench or ORG/NAME[:SPLIT]"),
+        ([*RUN[:2], "--method=medusa", *RUN[4:], "--prompts=p"], "--method: method medusa cannot be used with a table"),
+        ([*RUN[:2], "--method=magic", *RUN[4:], "--prompts=p"], "--method: how method magic honours a table is not"),
         ([*RUN[:3], *RUN[4:], "--prompts=p"], "--draft-model: method draft_model needs one"),
         (["run", "--model=m", "--method=ngram", *RUN[3:], "--prompts=p"], "--draft-model: method ngram takes none"),
-        ([*RUN, "--prompts=p", "--batch-sizes=1,16"], "batchSizes: 16 exceeds maxNumSeqs 8"),
-        ([*RUN, "--prompts=p", "--batch-sizes=few"], "--batch-sizes: 'few': give whole numbers with commas between"),
-        ([*RUN, "--prompts=p", "--max-tokens=99"], "error: --max-tokens: Input should be less than or equal to 16\n"),
+        ([*ALL, "--batch-sizes=1,16"], "--batch-sizes (batchSizes): 16 exceeds maxNumSeqs 8"),
+        ([*ALL, "--batch-sizes=few"], "--batch-sizes: 'few': give whole numbers with commas between"),
+        ([*ALL, "--weights=1"], "--weights: '1': give BATCH_SIZE:SHARE with commas between, such as 1:5,32:1"),
+        ([*ALL, "--weights=1:-1"], "--weights (weights.1): must be greater than or equal to 0, is -1.0"),
+        ([*ALL, "--max-tokens=99"], "--max-tokens (speculation.maxTokens): must be less than or equal to 16, is 99"),
+        ([*ALL, "--max-tokens=many"], "--max-tokens"),
+        ([*ALL, "--top-p=0"], "--top-p (workload.topP): must be greater than 0, is 0.0"),
+        ([*ALL, "--verify=maybe"], "--verify: must be 'Table', 'Full' or 'Off', is 'Maybe'"),
         (
-            [*RUN, "--prompts=p", "--measure-seconds=600", "--timeout-seconds=300"],
-            "timeoutSeconds: 300 leaves no time for two boots beside measureSeconds 600",
+            [*ALL, "--measure-seconds=600", "--timeout-seconds=300"],
+            "--timeout-seconds (timeoutSeconds): 300 leaves no time for two boots beside measureSeconds 600",
         ),
-        ([*RUN, "--prompts=p", "--measure-seconds=inf"], "error: --measure-seconds: Input should be a finite number\n"),
-        ([*RUN, "--prompts=p", "--engine-command="], '--engine-command: give a command, such as "vllm serve"'),
-        ([*RUN, "--prompts=p", "--engine-command='vllm"], '--engine-command "\'vllm": No closing quotation'),
-        ([*RUN, "--prompts=p", "--output=/no/such/p.json"], "--output: /no/such/p.json cannot be written"),
-        ([*RUN, "--prompts=p", "--output=/"], "--output: / cannot be written"),
-        ([*RUN, "--prompts=p", "--", "--port=1"], "after --: --port=1: specserve sets --port itself"),
+        ([*ALL, "--measure-seconds=inf"], "--measure-seconds (measureSeconds): must be a finite number, is inf"),
+        ([*ALL, "--engine-command="], '--engine-command: give a command, such as "vllm serve"'),
+        ([*ALL, "--engine-command='vllm"], '--engine-command: "\'vllm": No closing quotation'),
+        ([*ALL, "--output=/no/such/p.json"], "--output: /no/such/p.json cannot be written"),
+        ([*ALL, "--output=/"], "--output: / cannot be written"),
+        ([*ALL, "--engine-log=/no/such/log"], "--engine-log: /no/such/log cannot be written"),
+        ([*ALL, "--", "--port=1"], "engine argument --port=1: specserve sets --port itself"),
+        ([*ALL, "--modl=x"], "No such option: --modl"),
+        (["fly"], "No such command 'fly'"),
+        (["run", "--config=/no/such/plan.yaml"], "--config: /no/such/plan.yaml cannot be read: No such file"),
+        (["table"], "give either a profile or --grid FILE"),
+        (["table", "--grid=/no/such"], "--grid: /no/such cannot be read: No such file or directory"),
+        (["render"], "give either a profile or --rows"),
+        (["render", "--rows=1-4:3"], "--method: the profile does not say how the engine drafts"),
+        (["render", "--rows=2-4:3", "--method=ngram"], "--rows: table: row 2-4: must begin at 1"),
+        (["render", "--rows=lots", "--method=ngram"], "--rows: 'lots': give"),
+        (["render", "--rows=1-4:3", "--method=eagle"], "--draft-model: method eagle needs one"),
+        (["render", "--rows=1-4:3", "--method=ngram", "--vllm-version=0.20.0"], "vLLM 0.20 knows no tables"),
+        (["report", "/no/such/file"], "/no/such/file cannot be read: No such file or directory"),
+        (["show", "/no/such/file"], "/no/such/file cannot be read: No such file or directory"),
     ],
 )
-def test_wrong_usage_says_what_is_wrong(
+def test_wrong_usage_says_what_is_wrong_on_stderr(
     arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(arguments)
+    assert main(arguments) == 2
 
-    assert caught.value.code == 2
-    assert expected in capsys.readouterr().err
+    told = capsys.readouterr()
+    assert expected in told.err
+    assert told.err.endswith("--help teaches its use\n")
+    assert "Traceback" not in told.err and "pydantic" not in told.err
+    assert told.out == ""
 
 
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (b"\xe3\x00", "is no profile: 'utf-8' codec can't decode"),
-        (b"\xef\xbb\xbf{}", "is no profile: key: Field required; measuredAt: Field required; "),
-        (b"", "is no profile: Invalid JSON: EOF while parsing a value at line 1 column 0\n"),
+        ("[1]", "must hold the fields of a request, such as model: and engine:"),
+        ("a: [", "is neither YAML nor JSON: while parsing a flow node"),
+        ("modle: m", "modle: there is no such field; did you mean model?"),
+        ("speculation: {method: ngram, maxTokenz: 4}", "speculation.maxTokenz: there is no such field; did you mean"),
+        ("prompts: {hub: {nam: x}}", "prompts.hub.nam: there is no such field; did you mean name?"),
+    ],
+)
+def test_a_wrong_plan_file_says_what_is_wrong(
+    content: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(content)
+
+    assert main(["run", f"--config={plan}"]) == 2
+    assert expected in capsys.readouterr().err
+
+
+# table and render
+
+
+def test_table_prints_rows_and_nothing_else_on_stdout(figures: Path) -> None:
+    done = process("table", "--grid", str(figures), "--tie", "0")
+
+    # AL/ITL of K = 0 and 3 at batch size 1: 1/6 against 2.4/9; at 24 about 1/6.73 against 2.4/16.7, at 23 2.4/16.3
+    assert done.stdout == "[[1, 21, 3], [22, 64, 0]]\n"
+    assert done.stderr == "over no speculation: 1: 1.60x, 64: 1.00x\n"
+    assert done.returncode == 0
+
+
+def test_table_in_other_forms(figures: Path, stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["table", f"--grid={figures}", "--tie=0", "--max-batch=100", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "rows": [[1, 21, 3], [22, 100, 0]],
+        "short": "1-21:3 22-100:0",
+        "overBaseline": {"1": 1.6, "64": 1.0},
+    }
+    assert main(["table", str(stored)]) == 0
+    assert json.loads(capsys.readouterr().out) == ROWS
+    assert main(["table", str(stored), "--short"]) == 0
+    assert capsys.readouterr().out == "1-8:5 9-40:3 41-120:2 121-256:1\n"
+    assert main(["table", str(stored), "--max-batch=2", "--tie=0.1"]) == 0
+    assert json.loads(capsys.readouterr().out) == [[1, 2, 3]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"itlMs": [[6.0, 9.0]]}, "itlMs: 1 values, but batchSizes has 2"),
+        ({"batchSizes": "few"}, "batchSizes: must be a list"),
+        ({"acceptanceLength": None}, "give exactly one of acceptanceLength"),
+        ({"colour": 1}, "unknown field colour"),
+    ],
+)
+def test_a_wrong_grid_file_says_what_is_wrong(
+    changes: dict[str, object], expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "figures.json"
+    path.write_text(json.dumps({**FIGURES, **changes}))
+
+    assert main(["table", f"--grid={path}"]) == 2
+    assert expected in capsys.readouterr().err
+
+
+def test_render_is_what_a_shell_hands_to_the_engine(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["render", str(stored)]) == 0
+    words = shlex.split(capsys.readouterr().out)
+
+    assert words[0] == "--speculative-config"
+    assert json.loads(words[1]) == {
+        "method": "eagle3",
+        "model": "org/target-8b-eagle3",
+        "num_speculative_tokens": 5,
+        "num_speculative_tokens_per_batch_size": ROWS,
+    }
+    assert words[2:] == ["--cudagraph-capture-sizes", "1", "2", "4", "8", "16"]
+
+
+def test_render_of_rows_warns_of_what_the_version_makes_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["render", "--rows=1-4:3,5-9:0", "--method=ngram", "--vllm-version=0.33.0", "--json"]) == 0
+
+    told = json.loads(capsys.readouterr().out)
+    assert told["config"]["num_speculative_tokens_per_batch_size"] == [[1, 4, 3], [5, 9, 0]]
+    assert any("Model Runner V2" in warning for warning in told["warnings"])
+
+
+# reports
+
+
+def test_report_as_text_is_that_of_the_job(stored: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    expected = report(Profile.model_validate_json(stored.read_text()))
+    assert main(["report", "--text", str(stored)]) == 0
+    assert capsys.readouterr().out == expected
+    log = tmp_path / "log"
+    log.write_text(
+        f"[specserve] x\n-----BEGIN SPECSERVE PROFILE-----\n{stored.read_text()}\n-----END SPECSERVE PROFILE-----\n"
+    )
+    assert main(["show", str(log)]) == 0
+    assert capsys.readouterr().out == expected
+
+
+def test_report_writes_a_page_and_pictures(stored: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page, pictures = tmp_path / "out.html", tmp_path / "new" / "pictures"
+
+    assert main(["report", str(stored), "-o", str(page), "--png", str(pictures), "--json"]) == 0
+
+    files = json.loads(capsys.readouterr().out)["files"]
+    assert files[0] == str(page) and page.read_text().startswith("<!DOCTYPE html>")
+    assert sorted(path.name for path in pictures.iterdir()) == [
+        "acceptance-length.png", "acceptance.png", "goodput.png", "itl.png", "loops.png", "speedup-baseline.png",
+        "speedup-static.png", "table.png",
+    ]  # fmt: skip
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures.iterdir())
+    assert len(files) == 9
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"\xe3\x00", "is no text: 'utf-8' codec can't decode"),
+        (b"\xef\xbb\xbf{}", "is no profile: it has no measurements"),
+        (b"", "is no profile: not JSON: Expecting value"),
+        (b'{"measurements": {}}', "is no profile: key: is needed\n  measuredAt: is needed"),
+        (b'{"measurements": {}, "schemaVersion": 1}', "is a profile of schema version 1, this tool reads version 2"),
     ],
 )
 def test_what_is_no_profile_is_not_shown(
@@ -146,117 +367,171 @@ def test_what_is_no_profile_is_not_shown(
     path = tmp_path / "profile.json"
     path.write_bytes(content)
 
-    with pytest.raises(SystemExit) as caught:
-        main(["show", str(path)])
-
-    assert caught.value.code == 2
+    assert main(["show", str(path)]) == 2
     assert f"{path} {expected}" in capsys.readouterr().err
 
 
-def test_a_job_outside_a_pod_says_that_nobody_takes_its_result(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_job({"SPECSERVE_TERMINATION_LOG": "/no/such/file"}) == 1
+def test_a_partial_profile_is_shown_but_serves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "partial.json"
+    path.write_text(partial().to_json())
 
-    assert (
-        "the result cannot be handed over: /no/such/file: No such file or directory; outside a pod set"
-        " SPECSERVE_TERMINATION_LOG\n" in capsys.readouterr().out
-    )
+    assert main(["show", str(path)]) == 0
+    assert capsys.readouterr().out.startswith("PARTIAL profile")
+    assert main(["render", str(path)]) == 2
+    assert "is a partial profile (TimedOut: no profile within 3580 s" in capsys.readouterr().err
 
 
-def test_a_run_that_fails_ends_with_one_and_the_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+# what run leaves behind
+
+
+def test_a_partial_profile_never_replaces_a_finished_one(stored: Path) -> None:
+    assert output.place_for(stored, partial()) == stored.with_name("profile.json.partial")
+    assert output.place_for(stored, profile()) == stored
+    stored.write_text(partial().to_json())
+    assert output.place_for(stored, partial()) == stored
+    stored.unlink()
+    assert output.place_for(stored, partial()) == stored
+
+
+def test_a_file_is_written_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    path.write_text("old")
+    path.chmod(0o640)
+
+    with pytest.raises(OSError, match="No space left"):
+        output.write(Path("/dev/full"), "x" * 100)
+    output.write(path, "new")
+
+    assert path.read_text() == "new" and path.stat().st_mode & 0o777 == 0o640
+    assert [entry.name for entry in tmp_path.iterdir()] == ["p.json"]
+
+
+def test_run_without_an_engine_ends_with_the_reason_and_its_exit_code(tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text('{"prompt": "x"}\n')
+    prompts.write_text(PROMPTS)
+    flags = [*RUN, f"--prompts={prompts}", "--output-tokens=64", "--engine-command=/no/such/vllm serve", "--json"]
 
-    code = main([*RUN, f"--prompts={prompts}", "--output-tokens=64", "--engine-command=/no/such/vllm serve"])
+    done = process(*flags)
 
-    assert code == 1
-    assert "no profile: EngineFailed: engine.command '/no/such/vllm' cannot be started" in capsys.readouterr().err
-
-
-def request(**changes: object) -> str:
-    values = {
-        "key": "specserve-0123456789ab",
-        "model": "m",
-        "speculation": {"method": "ngram", "maxTokens": 2},
-        "engine": {"command": ["/no/such/vllm", "serve"], "maxNumSeqs": 4, "maxModelLen": 512},
-        "workload": {"promptTokens": 32, "outputTokens": 32},
-        "prompts": "/no/such/prompts.jsonl",
-        "batchSizes": [1, 4],
-        "measureSeconds": 5,
-        "timeoutSeconds": 60,
-    }
-    return json.dumps({**values, **changes})
+    assert done.returncode == 4
+    told = json.loads(done.stdout)
+    assert told["partial"] is None
+    assert told["failure"]["reason"] == "EngineFailed" and "/no/such/vllm" in told["failure"]["message"]
+    assert "no profile: EngineFailed: " in done.stderr and "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("text", "reason", "message"),
-    [
-        ("", "RequestInvalid", "SPECSERVE_REQUEST"),
-        ('{"model": "m"}', "RequestInvalid", "speculation"),
-        (request(), "PromptsInvalid", "prompts /no/such/prompts.jsonl cannot be read"),
-        (
-            request(engine={"args": ["-sc={}"], "maxNumSeqs": 4, "maxModelLen": 512}),
-            "ArgumentsInvalid",
-            "engine.args -sc={}: specserve sets -sc itself",
-        ),
-        (
-            request(workload={"promptTokens": 32, "outputTokens": 500}),
-            "WorkloadInvalid",
-            "workload.outputTokens 500 leaves no room for a prompt in engine.maxModelLen 512",
-        ),
-    ],
-)
-def test_a_job_leaves_its_failure_in_the_termination_message(
-    tmp_path: Path, text: str, reason: str, message: str
-) -> None:
-    path = tmp_path / "log"
+def test_run_with_unreadable_prompts_ends_with_three(tmp_path: Path) -> None:
+    done = process(*RUN, f"--prompts={tmp_path}/none.jsonl", "--output-tokens=64")
 
-    code = run_job({"SPECSERVE_REQUEST": text, "SPECSERVE_TERMINATION_LOG": str(path)})
-    result = read(path)
-
-    assert code == 1
-    assert isinstance(result, Failure)
-    assert result.reason == reason
-    assert message in result.message
+    assert done.returncode == 3
+    assert "no profile: PromptsInvalid: " in done.stderr and "none.jsonl" in done.stderr
+    assert done.stdout == ""
 
 
-def stuck_job(tmp_path: Path, **changes: object) -> "subprocess.Popen[str]":
-    """A Job whose engine never becomes healthy."""
+@pytest.mark.parametrize(("signal_name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_run_that_is_asked_to_stop_says_by_what(signal_name: str, code: int, tmp_path: Path) -> None:
+    import signal
+
     prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text('{"prompt": "x"}\n')
-    engine = {
-        "command": [sys.executable, "-c", "import time; print('loading', flush=True); time.sleep(600)"],
-        "maxNumSeqs": 4,
-        "maxModelLen": 512,
-    }
-    return subprocess.Popen(
-        [sys.executable, "-m", "specserve_profiler", "job"],
-        env={
-            "PYTHONPATH": str(Path(__file__).parents[2] / "profiler_job"),
-            "SPECSERVE_REQUEST": request(prompts=str(prompts), engine=engine, **changes),
-            "SPECSERVE_TERMINATION_LOG": str(tmp_path / "log"),
-        },
+    prompts.write_text(PROMPTS)
+    engine = f"{sys.executable} -c \"import time; print('loading', flush=True); time.sleep(600)\""
+    running = subprocess.Popen(
+        [sys.executable, "-m", "specserve_profiler", *RUN, f"--prompts={prompts}", f"--engine-command={engine}",
+         "--output-tokens=64", "-o", str(tmp_path / "out.json")],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "profiler_job")},
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-    )
+    )  # fmt: skip
+    assert running.stderr is not None
+    assert any(line == "[engine] loading\n" for line in running.stderr)
+
+    running.send_signal(getattr(signal, signal_name))
+
+    _, told = running.communicate(timeout=20)
+    assert running.returncode == code
+    assert "no profile: Interrupted: " in told
+    assert not (tmp_path / "out.json").exists()
 
 
-def test_a_job_that_is_asked_to_stop_says_so(tmp_path: Path) -> None:
-    job = stuck_job(tmp_path)
-    assert job.stdout is not None
-    assert any(line == "[engine] loading\n" for line in job.stdout)
+class Run:
+    """What ``run`` does with an outcome, by a stand-in for the engine's half."""
 
-    job.terminate()
+    @staticmethod
+    def finish(outcome: object, *flags: str) -> subprocess.CompletedProcess[str]:
+        """Runs the command in a process where ``execute`` answers with ``outcome``."""
+        code = (
+            "import sys\n"
+            "from specserve_profiler import run\n"
+            "from specserve_profiler.contract import *\n"
+            f"run.execute = lambda request, *rest: {outcome}\n"
+            "from specserve_profiler.cli import main\n"
+            "sys.exit(main(sys.argv[1:]))\n"
+        )
+        return subprocess.run(
+            [sys.executable, "-c", code, *ALL, *flags],
+            env={**os.environ, "PYTHONPATH": str(ROOT / "profiler_job")},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
 
-    assert job.wait(20) == 1
-    result = read(tmp_path / "log")
-    assert isinstance(result, Failure) and result.reason == "Interrupted"
-    assert "booting the baseline without speculation" in result.message
+    @classmethod
+    def profile(cls, *flags: str) -> subprocess.CompletedProcess[str]:
+        """With a finished profile."""
+        return cls.finish(f"run.Outcome(profile=Profile.model_validate_json({profile().to_json()!r}))", *flags)
+
+    @classmethod
+    def partial(cls, *flags: str) -> subprocess.CompletedProcess[str]:
+        """With what was measured before the time was over."""
+        failure = "Failure(reason='TimedOut', message='no profile within 3580 s')"
+        kept = f"PartialProfile.model_validate_json({partial().to_json()!r})"
+        return cls.finish(f"run.Outcome(failure={failure}, partial={kept})", *flags)
 
 
-def test_a_job_ends_before_its_deadline_with_what_it_reached(tmp_path: Path) -> None:
-    job = stuck_job(tmp_path, timeoutSeconds=3, measureSeconds=1)
+def test_a_finished_run_prints_the_report_and_what_to_serve_with(tmp_path: Path) -> None:
+    out = tmp_path / "p.json"
 
-    assert job.wait(20) == 1
-    result = read(tmp_path / "log")
-    assert isinstance(result, Failure) and result.reason == "TimedOut"
-    assert "booting the baseline without speculation" in result.message
+    done = Run.profile("-o", str(out))
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(report(Profile.model_validate_json(out.read_text())))
+    assert 'Serve with:\n  --speculative-config \'{"method":"draft_model","model":"d",' in done.stdout
+    assert Profile.model_validate_json(out.read_text()) == profile()
+
+
+def test_a_full_disk_loses_nothing() -> None:
+    done = Run.profile("-o", "/dev/full")
+
+    assert done.returncode == 7
+    assert "OutputUnwritable: /dev/full: No space left on device" in done.stderr
+    assert Profile.model_validate_json(done.stdout.strip().splitlines()[-1]) == profile()
+    as_json = Run.profile("-o", "/dev/full", "--json")
+    assert as_json.returncode == 7
+    assert Profile.model_validate_json(as_json.stdout) == profile()
+
+
+def test_an_ended_run_keeps_what_it_measured_beside_the_finished_one(stored: Path) -> None:
+    done = Run.partial("-o", str(stored), "--json")
+
+    assert done.returncode == 6
+    assert Profile.model_validate_json(stored.read_text()) == profile()
+    kept = stored.with_name("profile.json.partial")
+    assert PartialProfile.model_validate_json(kept.read_text()) == partial()
+    assert json.loads(kept.read_text())["partial"].startswith("TimedOut: ")
+    assert json.loads(done.stdout) == {
+        "failure": {"reason": "TimedOut", "message": "no profile within 3580 s"},
+        "partial": str(kept),
+    }
+
+
+def test_a_fault_of_its_own_is_told_without_a_trace(tmp_path: Path) -> None:
+    done = Run.finish("1 / 0", "-o", str(tmp_path / "p.json"))
+
+    assert done.returncode == 1
+    assert "a fault of its own: ZeroDivisionError" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_rows_of_the_sample_are_its_table() -> None:
+    assert [[row.first, row.last, row.k] for row in TABLE] == ROWS

@@ -1,0 +1,63 @@
+"""Profiles from where people have them: a file that ``run`` wrote, a Job's log, standard input."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from specserve_profiler.cli.faults import FaultError, explain
+from specserve_profiler.contract import SCHEMA_VERSION, PartialProfile, Profile
+from specserve_profiler.job import BEGIN, END
+
+
+def read_text(path: Path) -> str:
+    """The text of a file, ``-`` for standard input. Raises FaultError."""
+    try:
+        content = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+    except OSError as error:
+        raise FaultError(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise FaultError(f"{path} is no text: {error}") from error
+
+
+def read_profile(path: Path) -> Profile | PartialProfile:
+    """A profile or a partial one. Raises FaultError, in words that say what is wrong with it."""
+    return parse_profile(read_text(path), str(path))
+
+
+def read_finished(path: Path) -> Profile:
+    """A profile with a decision. Raises FaultError for a partial one."""
+    profile = read_profile(path)
+    if isinstance(profile, PartialProfile):
+        raise FaultError(f"{path} is a partial profile ({profile.partial}): it has no decision; measure it again")
+    return profile
+
+
+def parse_profile(text: str, name: str) -> Profile | PartialProfile:
+    """A profile from JSON, or from a log of a Job that holds one between two marks. Raises FaultError."""
+    if BEGIN in text:
+        text = text.rpartition(BEGIN)[2].partition(END)[0]
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise FaultError(f"{name} is no profile: not JSON: {error}") from error
+    if not isinstance(content, dict) or "measurements" not in content:
+        raise FaultError(
+            f"{name} is no profile: it has no measurements; give a file that `specserve-profile run -o` wrote"
+        )
+    version = content.get("schemaVersion", SCHEMA_VERSION)
+    if version != SCHEMA_VERSION:
+        raise FaultError(
+            f"{name} is a profile of schema version {version}, this tool reads version {SCHEMA_VERSION}: "
+            "measure again, or use the specserve that wrote it"
+        )
+    model: type[Profile] | type[PartialProfile] = PartialProfile if "partial" in content else Profile
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        raise FaultError(f"{name} is no profile: {explain(error, model)}") from error

@@ -1,0 +1,86 @@
+"""Results to files: whole or not at all, and never lost."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from specserve_profiler.cli.faults import FaultError
+from specserve_profiler.contract import PartialProfile, Profile, canonical_json
+
+
+def check_writable(path: Path | None, flag: str = "--output") -> None:
+    """Raises FaultError where a result could not be written: before an hour of measuring, not after it."""
+    if path is None:
+        return
+    folder = path.resolve().parent
+    if path.is_dir() or not folder.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+        raise FaultError(
+            f"{flag}: {path} cannot be written: give a file in a folder that is there and can be written to"
+        )
+
+
+def write(path: Path, content: str | bytes) -> None:
+    """Writes a file as a whole: who reads it meanwhile sees the old one or the new. Raises OSError.
+
+    What is no regular file (``/dev/stdout``, a pipe) is written to as it is.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    if path.exists() and not path.is_file():
+        with path.open("wb", buffering=0) as device:
+            device.write(data)
+        return
+    target = path.resolve()
+    descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".new", dir=target.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask())
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def place_for(path: Path, result: Profile | PartialProfile) -> Path:
+    """Where a result goes that was asked for at ``path``: a partial profile never replaces anything but its like."""
+    if isinstance(result, Profile) or not path.exists() or not path.is_file():
+        return path
+    try:
+        PartialProfile.model_validate_json(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError):
+        return path.with_name(path.name + ".partial")
+    return path
+
+
+def put_json(value: Any) -> None:
+    """One line of JSON on stdout, where ``--json`` was asked for."""
+    put(canonical_json(value))
+
+
+def put(text: str) -> None:
+    """Text on stdout. A reader that went away (``| head``) ends the command quietly."""
+    try:
+        sys.stdout.write(text if text.endswith("\n") else text + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Else the interpreter would complain while it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def tell(text: str) -> None:
+    """Words for a person beside a result: on stderr."""
+    sys.stderr.write(text if text.endswith("\n") else text + "\n")
+    sys.stderr.flush()
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,123 @@
+"""``specserve-profile render``: what to put behind ``vllm serve``."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+
+from specserve_profiler import render as rendering
+from specserve_profiler.cli import output
+from specserve_profiler.cli.faults import FaultError, explain
+from specserve_profiler.cli.load import read_finished
+from specserve_profiler.contract import METHODS_WITH_DRAFTER, Arm, Decision, Profile, Row, Speculation
+from specserve_profiler.engines import Refused, Warned, foresee
+
+_SHORT = re.compile(r"(\d+)-(\d+):(\d+)")
+
+
+def render(
+    profile: Annotated[Path | None, typer.Argument(help="A profile: what its verdict says is rendered.")] = None,
+    rows: Annotated[
+        str | None,
+        typer.Option(metavar="TABLE", help='Instead of a profile: "\\[\\[1,16,4],\\[17,64,2]]" or "1-16:4 17-64:2".'),
+    ] = None,
+    vllm_version: Annotated[
+        str | None, typer.Option(metavar="VERSION", help="vLLM that will serve (that of the profile, else the newest).")
+    ] = None,
+    method: Annotated[str | None, typer.Option(help="Method, where the profile does not say it.")] = None,
+    draft_model: Annotated[str | None, typer.Option(help="Draft model, where the profile does not say it.")] = None,
+    draft_revision: Annotated[str | None, typer.Option(help="Its revision.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Arguments, configuration and warnings as JSON.")] = False,
+) -> int:
+    """Print the arguments of vLLM that serve a table, for one version of vLLM, quoted for a shell.
+
+    What that version would ignore or break on is refused, with the way out.
+
+    \b
+    Examples:
+      specserve-profile render profile.json
+      specserve-profile render --rows "1-16:4 17-64:2" --method ngram --vllm-version 0.33.0
+    """
+    if (profile is None) == (rows is None):
+        raise FaultError('give either a profile or --rows "1-16:4 17-64:2"')
+    found = read_finished(profile) if profile is not None else None
+    arm = rendering.decided_arm(found.decision) if found is not None else Arm(kind="Table", rows=parse_rows(rows or ""))
+    capture = found.decision.capture_sizes if found is not None else ()
+    args = found.request.engine.args if found is not None and found.request is not None else ()
+    version = vllm_version or (found.measurements.engine_version if found is not None else None)
+    speculation = _speculation(found, arm, method, draft_model, draft_revision)
+    warnings = [] if arm.kind == "None" else _warnings(speculation, version)
+    try:
+        config = rendering.arm_config(speculation, arm, version)
+    except ValueError as error:
+        raise FaultError(f"--vllm-version: {error}") from error
+    words = [] if config is None else ["--speculative-config", rendering.config_text(config)]
+    if config is not None:
+        words += rendering.capture_arguments(capture, args)
+    if as_json:
+        output.put_json({"arguments": words, "config": config, "warnings": warnings})
+        return 0
+    for warning in warnings:
+        output.tell(f"warning: {warning}")
+    if config is None:
+        output.tell("serve without --speculative-config: there is nothing to add")
+    output.put(shlex.join(words))
+    return 0
+
+
+def parse_rows(text: str) -> tuple[Row, ...]:
+    """A table from JSON rows or from the short form. Raises FaultError."""
+    try:
+        values = json.loads(text) if text.lstrip().startswith("[") else _short_rows(text)
+        table = tuple(Row(first=first, last=last, k=k) for first, last, k in values)
+        Decision(verdict="Dynamic", reason="", table=table, static_k=0)
+    except ValidationError as error:
+        raise FaultError(f"--rows: {explain(error, Decision)}") from error
+    except (ValueError, TypeError) as error:
+        raise FaultError(f'--rows: {text!r}: give "[[1,16,4],[17,64,2]]" or "1-16:4 17-64:2"') from error
+    if not table:
+        raise FaultError("--rows: the table is empty; its first row begins at batch size 1")
+    return table
+
+
+def _short_rows(text: str) -> list[list[int]]:
+    words = text.replace(",", " ").split()
+    matches = [_SHORT.fullmatch(word) for word in words]
+    if not all(matches):
+        raise ValueError(text)
+    return [[int(number) for number in match.groups()] for match in matches if match is not None]
+
+
+def _speculation(
+    profile: Profile | None, arm: Arm, method: str | None, model: str | None, revision: str | None
+) -> Speculation:
+    known = profile.request.speculation if profile is not None and profile.request is not None else None
+    kmax = max([row.k for row in arm.rows] + [arm.k or 0, 1])
+    if known is None and method is None:
+        raise FaultError("--method: the profile does not say how the engine drafts; give one, such as eagle3")
+    values: dict[str, Any] = known.model_dump() if known is not None else {"max_tokens": kmax}
+    given = {"method": method, "model": model, "revision": revision}
+    if method is not None and known is not None and method != known.method:
+        values.update(model=None, revision=None)
+    values |= {name: value for name, value in given.items() if value is not None}
+    if values["method"] in METHODS_WITH_DRAFTER and values.get("model") is None:
+        raise FaultError(f"--draft-model: method {values['method']} needs one")
+    try:
+        return Speculation.model_validate(values)
+    except ValidationError as error:
+        raise FaultError(
+            explain(error, Speculation, lambda field: f"--{field.replace('model', 'draft-model')}")
+        ) from error
+
+
+def _warnings(speculation: Speculation, version: str | None) -> list[str]:
+    answer = foresee(speculation, version)
+    if isinstance(answer, Refused):
+        raise FaultError(str(answer))
+    return [answer.reason] if isinstance(answer, Warned) else []

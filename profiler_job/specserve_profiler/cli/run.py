@@ -1,0 +1,287 @@
+"""``specserve-profile run``: from a person's wishes to a request, and from an outcome to what they see."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from specserve_profiler import render
+from specserve_profiler.cli import output, plan
+from specserve_profiler.cli.faults import FaultError
+from specserve_profiler.cli.live import LiveView
+from specserve_profiler.console import EngineLine, Lines, Listener, observing
+from specserve_profiler.contract import Failure, PartialProfile, Profile, ProfileRequest
+from specserve_profiler.errors import DISK, exit_code
+from specserve_profiler.report import report
+
+if TYPE_CHECKING:
+    from specserve_profiler.run import Outcome
+
+MODELS, ENGINE, WORKLOAD, MEASURING, OUTPUT = "Models", "Engine", "Workload", "Measuring", "Plan and output"
+EPILOG = "Everything after -- is handed to vLLM as it is. Exit codes: specserve-profile --help."
+
+
+def run(
+    context: typer.Context,
+    model: Annotated[
+        str | None, typer.Option(help="Target model: a name or a path.", rich_help_panel=MODELS, show_default=False)
+    ] = None,
+    revision: Annotated[str | None, typer.Option(help="Its revision.", rich_help_panel=MODELS)] = None,
+    method: Annotated[
+        str | None, typer.Option(help="draft_model, eagle, eagle3, mtp, dflash or ngram.", rich_help_panel=MODELS)
+    ] = None,
+    draft_model: Annotated[
+        str | None, typer.Option(help="Draft model, for the methods that have one.", rich_help_panel=MODELS)
+    ] = None,
+    draft_revision: Annotated[str | None, typer.Option(help="Its revision.", rich_help_panel=MODELS)] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(metavar="KMAX", help="Largest K to consider (5).", rich_help_panel=MODELS)
+    ] = None,
+    max_num_seqs: Annotated[
+        int | None, typer.Option(help="vLLM's largest batch size; the table covers 1 to this.", rich_help_panel=ENGINE)
+    ] = None,
+    max_model_len: Annotated[
+        int | None, typer.Option(help="vLLM's longest context, in tokens.", rich_help_panel=ENGINE)
+    ] = None,
+    tensor_parallel_size: Annotated[
+        int | None, typer.Option(help="Accelerators of one engine (1).", rich_help_panel=ENGINE)
+    ] = None,
+    engine_command: Annotated[
+        str | None, typer.Option(help='How vLLM is started ("vllm serve").', rich_help_panel=ENGINE)
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            help='JSONL of prompts like those that you serve: {"prompt": "..."}, OpenAI chat, or ShareGPT.',
+            rich_help_panel=WORKLOAD,
+        ),
+    ] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Instead of --prompts: mt-bench, or ORG/NAME\\[:SPLIT] of a Hugging Face hub.",
+            rich_help_panel=WORKLOAD,
+        ),
+    ] = None,
+    dataset_config: Annotated[
+        str | None, typer.Option(help="Configuration of the dataset.", rich_help_panel=WORKLOAD)
+    ] = None,
+    dataset_column: Annotated[
+        str | None, typer.Option(help="Column that holds the prompts.", rich_help_panel=WORKLOAD)
+    ] = None,
+    dataset_revision: Annotated[
+        str | None, typer.Option(help="Revision of the dataset.", rich_help_panel=WORKLOAD)
+    ] = None,
+    prompt_tokens: Annotated[
+        int | None, typer.Option(help="Prompts are cut to this (512).", rich_help_panel=WORKLOAD)
+    ] = None,
+    output_tokens: Annotated[
+        int | None, typer.Option(help="Upper bound of a generation (256).", rich_help_panel=WORKLOAD)
+    ] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy (0).", rich_help_panel=WORKLOAD)] = None,
+    top_p: Annotated[float | None, typer.Option(help="Nucleus sampling (1).", rich_help_panel=WORKLOAD)] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Of the prompts' order, and of sampling (0).", rich_help_panel=WORKLOAD)
+    ] = None,
+    batch_sizes: Annotated[
+        str | None,
+        typer.Option(metavar="SIZES", help="Such as 1,8,64 (1,2,4,... max-num-seqs).", rich_help_panel=MEASURING),
+    ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LOAD", help="Your load by batch size, such as 1:5,32:1 (all alike).", rich_help_panel=MEASURING
+        ),
+    ] = None,
+    measure_seconds: Annotated[
+        float | None, typer.Option(help="Most time for measuring, boots excluded (600).", rich_help_panel=MEASURING)
+    ] = None,
+    timeout_seconds: Annotated[
+        float | None, typer.Option(help="Time for everything (3600).", rich_help_panel=MEASURING)
+    ] = None,
+    verify: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TABLE|FULL|OFF",
+            help="Prove the table against no speculation in a serving loop (Table), against the best single K, too "
+            "(Full), or not at all (Off).",
+            rich_help_panel=MEASURING,
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="Plan file: a request in YAML or JSON, or a profile to repeat.", rich_help_panel=OUTPUT),
+    ] = None,
+    key: Annotated[str | None, typer.Option(help="Name of the profile (local).", rich_help_panel=OUTPUT)] = None,
+    out: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the profile here, as JSON.", rich_help_panel=OUTPUT)
+    ] = None,
+    engine_log: Annotated[
+        Path | None, typer.Option(help="Write the engine's log here.", rich_help_panel=OUTPUT)
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the request (a plan file) and end.", rich_help_panel=OUTPUT)
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="The profile, or the failure, as JSON on stdout.", rich_help_panel=OUTPUT)
+    ] = False,
+) -> int:
+    """Boot the engine, measure, decide, and print the result: the table and the --speculative-config to serve with.
+
+    Needs vLLM beside it and takes minutes. Each flag sets a field of a plan file (--config), and wins over it.
+    Ctrl-C stops the engine and keeps what was measured as a partial profile.
+
+    \b
+    Examples:
+      specserve-profile run --model TARGET --method eagle3 --draft-model DRAFTER \\
+          --max-num-seqs 128 --max-model-len 8192 --prompts prompts.jsonl -o profile.json
+      specserve-profile run --config plan.yaml --measure-seconds 300 -- --enforce-eager
+    """
+    wanted = plan.read_plan(config) if config is not None else {}
+    flags: dict[str, Any] = {
+        "model": model,
+        "revision": revision,
+        "speculation.method": method,
+        "speculation.model": draft_model,
+        "speculation.revision": draft_revision,
+        "speculation.maxTokens": max_tokens,
+        "engine.command": None if engine_command is None else plan.words(engine_command),
+        "engine.maxNumSeqs": max_num_seqs,
+        "engine.maxModelLen": max_model_len,
+        "engine.tensorParallelSize": tensor_parallel_size,
+        "prompts.path": None if prompts is None else str(prompts.resolve()),
+        "prompts.hub": None if dataset is None else plan.dataset(dataset),
+        "prompts.hub.config": dataset_config,
+        "prompts.hub.column": dataset_column,
+        "prompts.hub.revision": dataset_revision,
+        "workload.promptTokens": prompt_tokens,
+        "workload.outputTokens": output_tokens,
+        "workload.temperature": temperature,
+        "workload.topP": top_p,
+        "workload.seed": seed,
+        "batchSizes": None if batch_sizes is None else plan.sizes(batch_sizes),
+        "weights": None if weights is None else plan.weights(weights),
+        "measureSeconds": measure_seconds,
+        "timeoutSeconds": timeout_seconds,
+        "verify": None if verify is None else verify.capitalize(),
+        "key": key,
+    }
+    request = plan.build(wanted, flags, context.obj)
+    if dry_run:
+        output.put(request.to_json() if as_json else _plan_text(request))
+        return 0
+    output.check_writable(out)
+    output.check_writable(engine_log, "--engine-log")
+    outcome = _execute(request, engine_log)
+    return _finish(request, outcome, out, as_json=as_json)
+
+
+def _execute(request: ProfileRequest, engine_log: Path | None) -> Outcome:
+    try:
+        from specserve_profiler.run import execute
+    except ModuleNotFoundError as error:
+        raise FaultError(
+            f"{error}: run needs what the vLLM image has; "
+            "run it there, or pip install 'specserve[profiler]' beside vLLM"
+        ) from error
+    with _watching(engine_log):
+        return execute(request)
+
+
+@contextmanager
+def _watching(engine_log: Path | None) -> Iterator[None]:
+    """A live view on a terminal, else one line per event; both on stderr, for stdout has the result."""
+    console = Console(stderr=True)
+    if not console.is_terminal or console.is_dumb_terminal:
+        with _lines(engine_log) as listener, observing(listener):
+            yield
+        return
+    if engine_log is None:
+        descriptor, name = tempfile.mkstemp(prefix="specserve-engine-", suffix=".log")
+        os.close(descriptor)
+        engine_log = Path(name)
+    with LiveView(console, engine_log) as view, observing(view):
+        yield
+    console.print(f"engine log: {engine_log}", style="dim", highlight=False)
+
+
+@contextmanager
+def _lines(engine_log: Path | None) -> Iterator[Listener]:
+    lines = Lines(lambda: sys.stderr)
+    if engine_log is None:
+        yield lines
+        return
+    with engine_log.open("w", encoding="utf-8") as file:
+        log = Lines(lambda: file)
+        yield lambda event: (log if isinstance(event, EngineLine) else lines)(event)
+
+
+def _finish(request: ProfileRequest, outcome: Outcome, out: Path | None, *, as_json: bool) -> int:
+    result = outcome.profile or outcome.partial
+    written = _written(out, result) if result is not None else None
+    if outcome.profile is not None:
+        if as_json:
+            output.put(outcome.profile.to_json())
+        else:
+            output.put(f"{report(outcome.profile)}\n{serving_words(request, outcome.profile)}")
+        return 0 if out is None or written is not None else _unwritable(out, outcome.profile, as_json=as_json)
+    failure = outcome.failure or Failure(reason="ProfilerFailed", message="the run ended without a result")
+    if as_json:
+        output.put_json(
+            {"failure": failure.model_dump(mode="json"), "partial": None if written is None else str(written)}
+        )
+    output.tell(f"no profile: {failure.reason}: {failure.message}")
+    if written is not None:
+        output.tell(f"what was measured until then is in {written}: specserve-profile report {written}")
+    elif out is not None and result is not None and not as_json:
+        output.put(result.to_json())
+    return _code(failure, outcome.signal)
+
+
+def _written(out: Path | None, result: Profile | PartialProfile) -> Path | None:
+    """The file that holds the result now; None where none was asked for or it could not be written."""
+    if out is None:
+        return None
+    place = output.place_for(out, result)
+    try:
+        output.write(place, result.to_json() + "\n")
+    except OSError as error:
+        output.tell(f"OutputUnwritable: {place}: {error.strerror}; the result is on stdout, so that it is not lost")
+        return None
+    return place
+
+
+def _unwritable(out: Path, profile: Profile, *, as_json: bool) -> int:
+    if not as_json:
+        output.put(profile.to_json())
+    output.tell(f"no file: OutputUnwritable: {out}: keep the JSON that is on stdout")
+    return DISK
+
+
+def _code(failure: Failure, signal: int | None) -> int:
+    return 128 + signal if failure.reason == "Interrupted" and signal is not None else exit_code(failure.reason)
+
+
+def serving_words(request: ProfileRequest, profile: Profile) -> str:
+    """What to serve with, for a person."""
+    config = render.speculative_config(request.speculation, profile.decision)
+    if config is None:
+        return "Serve without --speculative-config."
+    return f"Serve with:\n  --speculative-config {shlex.quote(render.config_text(config))}"
+
+
+def _plan_text(request: ProfileRequest) -> str:
+    import yaml
+
+    values = request.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)

@@ -1,0 +1,115 @@
+"""``specserve-profile table``: rows from figures, by plain arithmetic, or those that a profile decided on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from specserve_profiler.cli import output
+from specserve_profiler.cli.faults import FaultError
+from specserve_profiler.cli.load import read_finished, read_profile
+from specserve_profiler.contract import Measurements, Row, short_table
+from specserve_profiler.gridfile import GivenGrid, GridError, read_grid
+from specserve_profiler.table import TIE, over_baseline, rows_from_grid
+
+
+def table(
+    profile: Annotated[
+        Path | None, typer.Argument(help="A profile: its table, or with the options below one from its grid.")
+    ] = None,
+    grid: Annotated[
+        Path | None, typer.Option(help="Figures that you have, as JSON or CSV, instead of a profile.")
+    ] = None,
+    tie: Annotated[
+        float | None, typer.Option(help=f"Share of goodput within which the smaller K is taken ({TIE:g}).")
+    ] = None,
+    interpolate_k: Annotated[
+        bool, typer.Option("--interpolate-k", help="Consider every K between those given, linear in K.")
+    ] = False,
+    max_batch: Annotated[
+        int | None, typer.Option(metavar="B", help="Last batch size of the table (the largest given).")
+    ] = None,
+    short: Annotated[bool, typer.Option("--short", help="Print 1-16:4 17-64:2 instead of a list.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Rows and speedups as a JSON object.")] = False,
+) -> int:
+    """Make a table from given figures, without an engine: K of the best goodput at each batch size.
+
+    ITL is linear between batch sizes. Rows are \\[first batch size, last batch size, K], as vLLM takes them.
+
+    \b
+    Examples, with the grid in figures.json:
+      {"batchSizes": \\[1, 64], "draftTokens": \\[0, 3], "itlMs": \\[\\[6.5, 8.8], \\[7.8, 13.5]],
+       "acceptanceLength": \\[1, 2.3]}
+      specserve-profile table --grid figures.json --interpolate-k
+      specserve-profile table profile.json --short
+    """
+    if (profile is None) == (grid is None):
+        raise FaultError(
+            "give either a profile or --grid FILE: figures.json or figures.csv, or a profile that `run` wrote"
+        )
+    asked = tie is not None or interpolate_k or max_batch is not None
+    if profile is not None and not asked:
+        rows = read_finished(profile).decision.table
+        ratios: dict[int, float] = {}
+    else:
+        given = _given(profile, grid)
+        try:
+            rows = rows_from_grid(
+                given, tie=TIE if tie is None else tie, interpolate_k=interpolate_k, max_batch=max_batch
+            )
+        except ValueError as error:
+            raise FaultError(_as_flag(str(error))) from error
+        ratios = over_baseline(given, rows, interpolate_k=interpolate_k)
+    if as_json:
+        output.put_json(_values(rows, ratios))
+        return 0
+    output.put(short_table(rows) if short else json.dumps([[row.first, row.last, row.k] for row in rows]))
+    if ratios:
+        output.tell("over no speculation: " + ", ".join(f"{size}: {ratio:.2f}x" for size, ratio in ratios.items()))
+    return 0
+
+
+def _given(profile: Path | None, grid: Path | None) -> GivenGrid:
+    try:
+        if profile is not None:
+            return grid_of(read_profile(profile).measurements)
+        assert grid is not None  # noqa: S101 - one of the two is given
+        return read_grid(grid)
+    except GridError as error:
+        raise FaultError(f"{profile}: {error}" if profile is not None else f"--grid: {error}") from error
+    except OSError as error:
+        raise FaultError(f"--grid: {grid} cannot be read: {error.strerror}") from error
+
+
+def grid_of(measured: Measurements) -> GivenGrid:
+    """The means of a profile's grid. Raises GridError where there are none."""
+    cells = {(cell.batch_size, cell.k): cell.itl_ms for cell in measured.grid}
+    lengths = {entry.k: entry.acceptance_length.mean for entry in measured.acceptance}
+    ks = tuple(sorted({k for _, k in cells} & set(lengths)))
+    sizes = tuple(
+        size for size in sorted({size for size, _ in cells}) if any(cells.get((size, k)) is not None for k in ks)
+    )
+    baseline = {cell.batch_size: cell.itl_ms.mean for cell in measured.baseline}
+    return GivenGrid(
+        batch_sizes=sizes,
+        draft_tokens=ks,
+        itl_ms=tuple(tuple(cells.get((size, k)) for k in ks) for size in sizes),
+        acceptance_length=tuple(lengths[k] for k in ks),
+        baseline_itl_ms=tuple(baseline.get(size) for size in sizes) if baseline else None,
+    )
+
+
+def _values(rows: tuple[Row, ...], ratios: dict[int, float]) -> dict[str, Any]:
+    return {
+        "rows": [[row.first, row.last, row.k] for row in rows],
+        "short": short_table(rows),
+        "overBaseline": {str(size): round(ratio, 4) for size, ratio in ratios.items()},
+    }
+
+
+def _as_flag(text: str) -> str:
+    name, colon, rest = text.partition(": ")
+    return f"--{name.replace('_', '-')}: {rest}" if colon else text
