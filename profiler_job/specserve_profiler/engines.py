@@ -101,33 +101,24 @@ class Rule:
 
 _TARGET_DEPENDENT = frozenset({"eagle", "eagle3", "mtp"})
 _HONOURED = _TARGET_DEPENDENT | {"draft_model", "dflash", "ngram"}
+_STOPS = "vLLM stops in the middle of a request as soon as K changes"
 _TRUNCATES = (
     "Model Runner V2 drafts Kmax tokens with {method} and then cuts to K: a smaller K saves verification only,"
     " so a table gains less than it could"
 )
 
 
-def _stops(method: str) -> Rule:
-    return Rule(
-        Refused(
-            f"method {method} cannot be used with a table", "vLLM stops in the middle of a request as soon as K changes"
-            + ("" if method == "medusa" else "; use ngram"),
-        ),
-        frozenset({method}),
-    )  # fmt: skip
-
-
-def _never_reaches(method: str, why: str) -> Rule:
+def _refused(method: str, why: str) -> Rule:
     return Rule(Refused(f"method {method} cannot be used with a table", why), frozenset({method}))
 
 
 RULES: tuple[Rule, ...] = (
-    _stops("ngram_gpu"),
-    _stops("suffix"),
-    _stops("medusa"),
-    _never_reaches("mlp_speculator", "K never reaches this drafter"),
-    _never_reaches("custom_class", "K never reaches a custom drafter"),
-    _never_reaches("extract_hidden_states", "it does not draft"),
+    _refused("ngram_gpu", f"{_STOPS}; use ngram"),
+    _refused("suffix", f"{_STOPS}; use ngram"),
+    _refused("medusa", _STOPS),
+    _refused("mlp_speculator", "K never reaches this drafter"),
+    _refused("custom_class", "K never reaches a custom drafter"),
+    _refused("extract_hidden_states", "it does not draft"),
     Rule(Refused("vLLM {version} knows no tables", "use 0.24 or newer"), before=FIRST_WITH_TABLES),
     Rule(
         Refused(
@@ -170,7 +161,7 @@ def honour(case: Case) -> Honour:
     Where the runner is not known, both are asked and the worse answer holds: its way out says how to be sure.
     """
     if case.runner is None:
-        return max((honour(replace(case, runner=runner)) for runner in _runners(case.version)), key=_severity)
+        return max((honour(replace(case, runner=runner)) for runner in _runners(case)), key=_severity)
     answer = next((rule.answer for rule in RULES if rule.fits(case)), None)
     if answer is None:
         known = ", ".join(sorted(_HONOURED))
@@ -273,8 +264,11 @@ def _chosen_runner(environment: Mapping[str, str]) -> Runner | None:
     return None if chosen is None else "V1" if chosen in ("0", "") else "V2"
 
 
-def _runners(known: Version | None) -> tuple[Runner, ...]:
-    return ("V1",) if known is not None and known < FIRST_WITH_V2 else ("V1", "V2")
+def _runners(case: Case) -> tuple[Runner, ...]:
+    """The model runners that an engine may choose by itself."""
+    if case.method == "dspark":
+        return ("V2",)
+    return ("V1",) if case.version is not None and case.version < FIRST_WITH_V2 else ("V1", "V2")
 
 
 def _parallel_by_slots(method: str, limits: Limits) -> bool:

@@ -80,6 +80,11 @@ def test_what_v2_drafts_at_kmax_and_truncates_is_measured_with_a_warning(method:
     is_(honour(Case(method, (0, 33), "V1")), Measured)
 
 
+def test_dspark_needs_v2() -> None:
+    is_(honour(Case("dspark", (0, 33), "V1")), Refused, "it needs Model Runner V2")
+    is_(honour(Case("dspark", (0, 33), None)), Warned, "cuts to K")
+
+
 def test_several_mtp_modules_are_truncated_on_v2_only() -> None:
     target = {"num_nextn_predict_layers": 3}
     is_(foresee(speculation("mtp"), "0.33.0", target=target), Warned, "several MTP modules")
