@@ -4,41 +4,67 @@ import base64
 import datetime as dt
 import json
 import zlib
+from itertools import combinations
+from random import Random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.measured import any_measurements
 
 from specserve_profiler.contract import (
     Acceptance,
+    AcceptanceContrast,
+    Arm,
+    ArmLoop,
     BaselineCell,
     Cell,
     Decision,
     Failure,
     Interval,
+    Level,
+    LoopPoint,
     Measurements,
     Profile,
+    ProfileRequest,
     Row,
     Speedup,
+    SpotCheck,
 )
+from specserve_profiler.packing import FORMS, pack, unpack
 from specserve_profiler.termination import LIMIT, TerminationError, decode, encode, read, write
+from specserve_profiler.verdict import decide
 
 
-def profile(batch_sizes: int, ks: int, *, warnings: tuple[str, ...] = (), skipped: int = 0) -> Profile:
-    """A profile whose numbers have no pattern that a compressor could use."""
-    state = 12345
+def profile(batch_sizes: int, ks: int, *, warnings: tuple[str, ...] = (), skipped: int = 0, loops: int = 0) -> Profile:
+    """A profile whose numbers have no pattern that a compressor could use; ``loops`` arms of 12 points."""
+    random = Random(1)  # noqa: S311
+    sizes = [2**i for i in range(batch_sizes)]
 
     def noise(low: float, high: float) -> float:
-        nonlocal state
-        state = (state * 1103515245 + 12345) % 2**31
-        return low + (high - low) * state / 2**31
+        return random.uniform(low, high)
 
-    sizes = [2**i for i in range(batch_sizes)]
-    cells = [
-        Cell(
-            batch_size=size,
-            k=k,
-            itl_ms=Interval(mean=noise(1, 900), half_width=noise(0.01, 30)),
-            blocks=int(noise(4, 400)),
+    def interval(low: float, high: float) -> Interval:
+        mean = noise(low, high)
+        return Interval(mean=mean, half_width=mean * noise(0.001, 0.06))
+
+    def arm_loop(index: int) -> ArmLoop:
+        rows = tuple(
+            Row(first=row.first, last=row.last, k=max(row.k - index, 0)) if i > 6 else row
+            for i, row in enumerate(table)
         )
+        return ArmLoop(
+            arm=(Arm(kind="None"), Arm(kind="Table", rows=table), Arm(kind="Table", rows=rows))[index],
+            points=tuple(
+                LoopPoint(concurrency=3 * i + 1, tokens_per_second=interval(20, 20000), ttft_ms=noise(10, 3000))
+                for i in range(12)
+            ),
+            live=index == 2,
+        )
+
+    table = tuple(Row(first=1 if i == 0 else sizes[i - 1] + 1, last=size, k=i % ks) for i, size in enumerate(sizes))
+    cells = [
+        Cell(batch_size=size, k=k, itl_ms=noise(1, 900), spread=noise(0.001, 0.06), blocks=random.randint(4, 400))
         for size in sizes
         for k in range(ks)
     ]
@@ -49,66 +75,115 @@ def profile(batch_sizes: int, ks: int, *, warnings: tuple[str, ...] = (), skippe
         measured_at=dt.datetime(2026, 11, 3, 14, 15, 16, tzinfo=dt.timezone.utc),
         measurements=Measurements(
             engine_version="0.33.0rc1.dev123+g0123456",
+            device="NVIDIA H100 80GB HBM3",
             scheduler="async",
+            graph_sizes=(1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)),
             grid=tuple(cells),
-            acceptance=tuple(
-                Acceptance(k=k, acceptance_length=Interval(mean=noise(1, 5), half_width=noise(0.01, 0.2)), prompts=80)
-                for k in range(ks)
-            ),
-            baseline=tuple(
-                BaselineCell(
+            levels=tuple(
+                Level(
                     batch_size=size,
-                    itl_ms=Interval(mean=noise(1, 900), half_width=noise(0.01, 9)),
-                    blocks=int(noise(4, 99)),
+                    half_width=noise(0.001, 0.06),
+                    cohorts=random.randint(2, 60),
+                    dropped_steps=random.randint(0, 900),
+                    stopped=random.choice(("Known", "Budget")),
                 )
                 for size in sizes
             ),
+            acceptance=tuple(
+                Acceptance(
+                    k=k,
+                    acceptance_length=interval(1, 5),
+                    here=noise(0.001, 0.1),
+                    prompts=random.randint(60, 80),
+                    by_position=tuple(noise(0.01, 0.9) for _ in range(k)),
+                )
+                for k in range(ks)
+            ),
+            contrasts=tuple(
+                AcceptanceContrast(k=k, other=other, half_width=noise(0.002, 0.05))
+                for k, other in combinations(range(1, ks), 2)
+            ),
+            spot_check=SpotCheck(k=ks - 1, batch_size=sizes[-1], ratio=interval(0.95, 1.05)),
+            baseline=tuple(
+                BaselineCell(batch_size=size, itl_ms=interval(1, 900), blocks=random.randint(4, 99)) for size in sizes
+            ),
+            boot_drift=0.0317,
+            boot_drift_measured=True,
+            loops=tuple(arm_loop(index) for index in range(loops)),
             mean_context_tokens=noise(100, 9000),
+            distinct_prompts=80,
             seconds={
                 stage: noise(1, 900) for stage in ("bootBaseline", "baseline", "boot", "acceptance", "grid", "total")
             },
         ),
         decision=Decision(
             verdict="Dynamic",
-            reason="The table has 1.43 times the goodput of no speculation and 1.12 times that of the best single K.",
-            table=tuple(
-                Row(first=1 if i == 0 else sizes[i - 1] + 1, last=size, k=i % ks) for i, size in enumerate(sizes)
-            ),
+            reason="In the closed loop the table has 1.43 times the tokens/s of no speculation (± 2%).",
+            table=table,
             static_k=3,
+            capture_sizes=tuple(sorted({size * 4 for size in (1, 2, 4, *range(8, 129, 8))} | {51, 77, 201})),
             speedups=tuple(
-                Speedup(batch_size=size, over_baseline=noise(0.9, 3), over_static=noise(1, 2)) for size in sizes
+                Speedup(
+                    batch_size=size,
+                    over_baseline=noise(0.9, 3),
+                    half_width=noise(0.001, 0.06),
+                    over_static=noise(1, 2),
+                    verified=True,
+                )
+                for size in [3 * i + 1 for i in range(12)] or sizes
             ),
             warnings=warnings,
         ),
     )
 
 
-def test_largest_grid_fits_with_every_cell_interval_and_count() -> None:
+def test_the_largest_profile_fits_with_every_cell_interval_and_count() -> None:
+    """16 batch sizes, 9 K, three arms at 12 points each: nothing but digits is lost."""
     warnings = tuple(
         f"Batch size {2**i}: the interval of the ITL is wider than 10 %; measure longer." for i in range(16)
     )
-    worst = profile(16, 9, warnings=warnings)
+    worst = profile(16, 9, warnings=warnings, loops=3)
 
     text = encode(worst)
     found = decode(text)
 
     assert len(text.encode()) <= LIMIT == 3000
     assert isinstance(found, Profile)
-    assert len(found.measurements.grid) == 144
-    for before, after in zip(worst.measurements.grid, found.measurements.grid, strict=True):
-        assert before.itl_ms is not None and after.itl_ms is not None
-        assert (after.batch_size, after.k, after.blocks) == (before.batch_size, before.k, before.blocks)
-        assert after.itl_ms.mean == pytest.approx(before.itl_ms.mean, rel=5e-3)
-        assert after.itl_ms.half_width == pytest.approx(before.itl_ms.half_width, rel=0.35)
+    before, after = worst.measurements, found.measurements
+    assert len(after.grid) == 144
+    for was, cell in zip(before.grid, after.grid, strict=True):
+        assert (cell.batch_size, cell.k, cell.blocks) == (was.batch_size, was.k, was.blocks)
+        assert cell.itl_ms == pytest.approx(was.itl_ms, rel=5e-4)
+        assert was.spread <= cell.spread <= 1.1 * was.spread
+    assert [len(loop.points) for loop in after.loops] == [12, 12, 12]
+    assert [loop.arm for loop in after.loops] == [loop.arm for loop in before.loops]
+    assert after.graph_sizes == before.graph_sizes and after.device == "NVIDIA H100 80GB HBM3"
+    assert [level.stopped for level in after.levels] == [level.stopped for level in before.levels]
+    assert [level.dropped_steps for level in after.levels] == [level.dropped_steps for level in before.levels]
+    assert [(entry.k, entry.other) for entry in after.contrasts] == [(e.k, e.other) for e in before.contrasts]
     assert found.decision.table == worst.decision.table
-    assert [cell.blocks for cell in found.measurements.baseline] == [
-        cell.blocks for cell in worst.measurements.baseline
-    ]
-    assert [s.batch_size for s in found.decision.speedups] == [s.batch_size for s in worst.decision.speedups]
+    assert found.decision.capture_sizes == worst.decision.capture_sizes
+    assert found.decision.warnings == warnings
+    assert len(after.acceptance[8].by_position) == 8
 
 
-def test_ordinary_profile_keeps_four_digits_words_and_skipped_cells() -> None:
-    original = profile(6, 6, warnings=("the last row is extended from 32 to 64",), skipped=2)
+def test_what_does_not_fit_gives_up_digits_before_words_and_words_before_loops_and_never_a_cell() -> None:
+    worst = profile(16, 9, loops=3, warnings=("Batch size 1 is known to no better than 10 %: measure longer.",))
+    found = [unpack(json.loads(json.dumps(pack(worst, form)))) for form in FORMS]
+
+    assert all(len(p.measurements.grid) == 144 for p in found)
+    assert [len(p.measurements.acceptance[8].by_position) for p in found] == [8, 8, 8, 0, 0, 0, 0, 0, 0]
+    assert [bool(p.measurements.seconds) for p in found] == [True] * 5 + [False] * 4
+    assert [len(p.decision.warnings) for p in found] == [1] * 7 + [0] * 2
+    assert [len(p.measurements.loops) for p in found] == [3] * 8 + [2]
+    sizes = [len(encode(worst, limit)) for limit in (3000, 2700, 2500, 2200)]
+    assert sizes == sorted(sizes, reverse=True)
+    with pytest.raises(ValueError, match="does not fit into 1000 bytes"):
+        encode(worst, 1000)
+
+
+def test_an_ordinary_profile_keeps_four_digits_words_and_skipped_cells() -> None:
+    original = profile(6, 6, warnings=("the last row is extended from 32 to 64",), skipped=2, loops=2)
 
     found = decode(encode(original))
 
@@ -117,9 +192,70 @@ def test_ordinary_profile_keeps_four_digits_words_and_skipped_cells() -> None:
     assert found.decision.reason == original.decision.reason
     assert found.decision.warnings == ("the last row is extended from 32 to 64",)
     assert [cell.skipped for cell in found.measurements.grid[-3:]] == [None, "does not fit", "does not fit"]
-    first, was = found.measurements.grid[0].itl_ms, original.measurements.grid[0].itl_ms
-    assert first is not None and was is not None and first.mean == pytest.approx(was.mean, rel=5e-4)
+    assert found.measurements.grid[0].itl_ms == pytest.approx(original.measurements.grid[0].itl_ms, rel=5e-4)
     assert found.measurements.seconds["total"] == pytest.approx(original.measurements.seconds["total"], rel=5e-3)
+    assert found.measurements.acceptance[5].by_position == pytest.approx(
+        original.measurements.acceptance[5].by_position, abs=5e-4
+    )
+    assert found.measurements.boot_drift == 0.032 and found.measurements.boot_drift_measured
+    assert found.measurements.spot_check is not None and found.measurements.spot_check.batch_size == 32
+
+
+def test_no_interval_gets_narrower_on_the_way() -> None:
+    original = profile(16, 9, loops=3)
+    for form in FORMS:
+        found = unpack(json.loads(json.dumps(pack(original, form))))
+        for was, cell in zip(original.measurements.grid, found.measurements.grid, strict=True):
+            assert cell.spread >= was.spread
+
+
+def test_what_was_asked_for_stays_behind() -> None:
+    request = ProfileRequest.model_validate({
+        "key": "specserve-0123456789ab",
+        "model": "org/target",
+        "speculation": {"method": "ngram", "maxTokens": 5},
+        "engine": {"maxNumSeqs": 64, "maxModelLen": 2048},
+        "workload": {"promptTokens": 512, "outputTokens": 256},
+        "prompts": {"path": "/prompts.jsonl"},
+        "batchSizes": [1, 64],
+        "measureSeconds": 600,
+        "timeoutSeconds": 3600,
+    })  # fmt: skip
+    asked = profile(6, 6).model_copy(update={"request": request})
+
+    assert encode(asked) == encode(profile(6, 6))
+
+
+@settings(max_examples=60, deadline=None)
+@given(any_measurements())
+def test_every_profile_comes_back_up_to_rounding(case: tuple[Measurements, int]) -> None:
+    measured, max_num_seqs = case
+    original = profile(1, 1).model_copy(update={"measurements": measured, "decision": decide(measured, max_num_seqs)})
+
+    text = encode(original)
+    found = decode(text)
+
+    assert isinstance(found, Profile)
+    assert encode(found) == text
+    assert [(c.batch_size, c.k, c.skipped) for c in found.measurements.grid] == [
+        (c.batch_size, c.k, c.skipped) for c in measured.grid
+    ]
+    assert found.measurements.graph_sizes == measured.graph_sizes
+    assert found.decision.table == original.decision.table
+    assert found.decision.capture_sizes == original.decision.capture_sizes
+    assert [s.over_baseline for s in found.decision.speedups] == pytest.approx(
+        [s.over_baseline for s in original.decision.speedups], rel=5e-4
+    )
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.recursive(st.none() | st.integers() | st.floats() | st.text(), st.lists, max_leaves=30))
+def test_foreign_content_in_a_whole_message_is_refused_and_nothing_else(content: object) -> None:
+    from specserve_profiler.termination import _frame
+
+    body = base64.b85encode(zlib.compress(json.dumps(content).encode())).decode()
+    with pytest.raises(TerminationError, match="does not hold a valid profile"):
+        decode(_frame("profile", body))
 
 
 def test_failure_stays_readable_and_comes_back_whole() -> None:
