@@ -272,9 +272,8 @@ def _runners(case: Case) -> tuple[Runner, ...]:
 
 
 def _parallel_by_slots(method: str, limits: Limits) -> bool:
-    """A parallel drafter takes a slot for each draft; others one (draft_model) or none."""
-    slots = {"draft_model": limits.num_speculative_tokens}.get(method, limits.num_speculative_tokens - 1)
-    return method != "dflash" and slots > 1 and limits.draft_slots == slots
+    """Drafters take no slots of their own, ``draft_model`` one, dflash and parallel ones about one for each draft."""
+    return method != "dflash" and limits.draft_slots > (1 if method == "draft_model" else 0)
 
 
 def _severity(answer: Honour) -> int:

@@ -131,6 +131,12 @@ def test_the_booted_engines_slots_tell_a_parallel_drafter(method: str, slots: in
     is_(confirm(speculation(method), limits("V1", slots)), kind)
 
 
+def test_a_parallel_drafter_of_two_drafts_is_told_too() -> None:
+    is_(confirm(speculation("eagle3", kmax=2), limits("V1", 1, kmax=2)), Refused, "in one pass")
+    is_(confirm(speculation("draft_model", kmax=2), limits("V1", 1, kmax=2)), Measured)
+    is_(confirm(speculation("draft_model", kmax=2), limits("V1", 2, kmax=2)), Refused, "in one pass")
+
+
 def test_the_boot_settles_what_was_not_known_before() -> None:
     is_(confirm(speculation("draft_model"), limits("V2", 1)), Warned, "saves verification only")
     is_(confirm(speculation("eagle3"), limits("V2", 0, "0.31.2")), Refused, "use 0.32 or newer")
