@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import itertools
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -19,6 +19,8 @@ from typing import Any
 
 import aiohttp
 
+from specserve_profiler import processes
+from specserve_profiler.diagnosis import diagnose, diagnose_measured, error_line
 from specserve_profiler.errors import ProfilingError
 from specserve_profiler.records import PROBE_DIR_VARIABLE
 
@@ -27,7 +29,12 @@ _PACKAGE_ROOT = Path(__file__).parent.parent
 _TAIL_LINES = 400
 _STOP_SECONDS = 12.0
 """Well within the 30 s that Kubernetes leaves a pod to end."""
+_KILL_SECONDS = 10.0
+"""The kernel may need so long to take a process that holds a device."""
+_AFTER_SECONDS = 1.0
+"""Children of a server that has ended have so long to end, and its resource tracker to clean up."""
 _HEALTH_INTERVAL = 0.2
+_POLLS_A_LOOK = 5
 _POLL_SECONDS = 0.1
 _LAST_LINES_SECONDS = 0.3
 """An engine that has ended is given this long for its last lines to arrive."""
@@ -38,28 +45,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
-
-
-def error_line(lines: Sequence[str]) -> str:
-    """The line of an engine's log that says best why it ended.
-
-    vLLM ends with "Engine core initialization failed. See root cause above", so the cause is the last exception before
-    any such line; without an exception the last complaint of the argument parser, else the last line.
-    """
-    plain = [_without_prefix(line) for line in lines if line.strip()]
-    exceptions = [line for line in plain if re.match(r"[\w.]*(Error|Exception|Interrupt)\b.*:", line)]
-    causes = [line for line in exceptions if "See root cause above" not in line]
-    complaints = [line for line in plain if re.search(r"\berror: ", line)]
-    for found in (causes, complaints, exceptions, plain):
-        if found:
-            return found[-1][:600]
-    return "the engine wrote nothing"
-
-
-def _without_prefix(line: str) -> str:
-    line = re.sub(r"^\([\w ]+pid=\d+\) ?", "", line)
-    line = re.sub(r"^(ERROR|WARNING|INFO|CRITICAL) [\d-]+ [\d:.]+ \[[^\]]*\] ?", "", line)
-    return line.strip()
 
 
 class Engine:
@@ -75,31 +60,64 @@ class Engine:
         self._session = session
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._model = ""
+        self._shared: set[processes.SharedFile] = set()
 
     async def tokenize(self, text: str) -> list[int]:
-        """Token ids of a text."""
-        answer = await self._post("/tokenize", {"model": self._model, "prompt": text})
+        """Token ids of a text. Raises ProfilingError, as all requests do."""
+        return await self._tokens({"prompt": text}, [text])
+
+    async def tokenize_chat(self, messages: Sequence[tuple[str, str]]) -> list[int] | None:
+        """Token ids of a chat of (role, text), up to the beginning of the reply; None without a chat template."""
+        chat = [{"role": role, "content": text} for role, text in messages]
+        try:
+            return await self._tokens({"messages": chat, "add_generation_prompt": True}, [text for _, text in messages])
+        except ProfilingError as error:
+            if "provide a chat template" in str(error):
+                return None
+            raise
+
+    async def complete(
+        self, prompts: Sequence[Sequence[int]], request_id: str | None = None, **parameters: Any
+    ) -> dict[str, Any]:
+        """Completes prompts, given as token ids; each prompt is a request of the engine. Cancelling aborts them.
+
+        The engine calls them ``cmpl-<request_id>-<index>``, followed by what it makes them unique with.
+        """
+        headers = {} if request_id is None else {"X-Request-Id": request_id}
+        return await self._post("/v1/completions", {"prompt": prompts, **parameters}, headers=headers)
+
+    async def _tokens(self, body: Mapping[str, Any], private: Sequence[str]) -> list[int]:
+        answer = await self._post("/tokenize", body, private)
         return list(map(int, answer["tokens"]))
 
-    async def complete(self, prompts: Sequence[Sequence[int]], **parameters: Any) -> dict[str, Any]:
-        """Completes prompts, given as token ids; each prompt is a request of the engine. Cancelling aborts them."""
-        return await self._post("/v1/completions", {"model": self._model, "prompt": prompts, **parameters})
+    async def _post(
+        self, path: str, body: Mapping[str, Any], private: Sequence[str] = (), headers: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        """The answer to a request. An error tells what the engine said of it, without the ``private`` texts.
 
-    async def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        async with self._session.post(self._url + path, json=body) as response:
+        Raises ProfilingError for what the engine refuses, aiohttp.ClientError where it fails.
+        """
+        body = {"model": self._model, **body}
+        async with self._session.post(self._url + path, json=body, headers=headers) as response:
+            if response.status >= 500:
+                response.raise_for_status()
             if response.status != 200:
-                text = (await response.text())[:400]
+                text = await response.text()
+                for secret in filter(None, private):
+                    text = text.replace(secret, "...")
                 raise ProfilingError(
-                    "EngineFailed", f"the engine answered {path} with status {response.status}: {text}"
+                    "EngineFailed", f"the engine answered {path} with status {response.status}: {text[:400]}"
                 )
             answer: dict[str, Any] = await response.json()
             return answer
 
     async def _wait_until_healthy(self, deadline: float) -> None:
-        while True:
+        for poll in itertools.count():
+            if poll % _POLLS_A_LOOK == 0:
+                self._note_shared_memory()
             if self._process.poll() is not None:
                 await asyncio.sleep(_LAST_LINES_SECONDS)
-                raise self.died("while it started")
+                raise self._died_at_boot()
             with suppress(aiohttp.ClientError, asyncio.TimeoutError):
                 timeout = aiohttp.ClientTimeout(total=5)
                 async with self._session.get(self._url + "/health", timeout=timeout) as response:
@@ -113,31 +131,41 @@ class Engine:
             await asyncio.sleep(_HEALTH_INTERVAL)
         async with self._session.get(self._url + "/v1/models") as response:
             self._model = (await response.json())["data"][0]["id"]
+        self._note_shared_memory()
 
-    def died(self, when: str) -> ProfilingError:
-        """The error for an engine that has ended."""
-        code = self._process.returncode
-        how = f"by signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"with exit code {code}"
-        hint = " (out of memory?)" if code == -signal.SIGKILL else ""
-        return ProfilingError(
-            "EngineFailed",
-            f"the engine ended {how}{hint} {when}: {error_line(list(self._tail)).rstrip('.')}. "
-            "It would end where it is deployed, too: check image, engine.args and the models.",
+    def _died_at_boot(self) -> ProfilingError:
+        found = diagnose(list(self._tail), self._process.returncode)
+        why = f"the engine ended {self._how()} while it started: {_sentence(found.cause)} {_capital(found.way_out)}."
+        return ProfilingError(found.reason, why)
+
+    def _died(self) -> ProfilingError:
+        found = diagnose_measured(list(self._tail), self._process.returncode)
+        why = (
+            f"the engine ended {self._how()} while it was measured: {_sentence(found.cause)} {_capital(found.way_out)}."
         )
+        return ProfilingError(found.reason, why)
+
+    def _how(self) -> str:
+        code = self._process.returncode
+        if code is None or code >= 0:
+            return f"with exit code {code}"
+        return f"by signal {signal.Signals(-code).name}" + (" (out of memory?)" if code == -signal.SIGKILL else "")
 
     async def watch(self) -> None:
-        """Returns never; raises as soon as the engine ends by itself."""
+        """Returns never; raises ProfilingError (EngineCrashed, DiskFull) as soon as the engine ends by itself."""
         await self._ended()
         await asyncio.sleep(_LAST_LINES_SECONDS)
-        raise self.died("while it was measured")
+        raise self._died()
 
     async def _ended(self) -> None:
         """Waits for the end of the server. By polling: asyncio's own wait also waits for children that hold the log."""
         while self._process.poll() is None:  # noqa: ASYNC110
             await asyncio.sleep(_POLL_SECONDS)
 
-    async def _pass_on_log(self, output: asyncio.StreamReader, write: Callable[[str], None]) -> None:
-        rest = b""
+    async def _pass_on_log(self, write: Callable[[str], None]) -> None:
+        output, rest = asyncio.StreamReader(), b""
+        loop = asyncio.get_running_loop()
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(output), self._process.stdout)
         while chunk := await output.read(1 << 16):
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
@@ -150,15 +178,44 @@ class Engine:
         self._tail.append(text)
         write(text)
 
+    def _members(self) -> set[int]:
+        return processes.members(self._process.pid, f"{PROBE_DIR_VARIABLE}={self.directory}".encode())
+
+    async def _alone(self) -> None:
+        while self._members():  # noqa: ASYNC110
+            await asyncio.sleep(_POLL_SECONDS)
+
+    def _note_shared_memory(self) -> None:
+        self._shared |= processes.shared_memory(self._members())
+
     async def _stop(self) -> None:
-        """SIGTERM to the server, which stops its children; after a while SIGKILL to the whole process group."""
-        if self._process.poll() is None:
-            self._process.terminate()
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._ended(), _STOP_SECONDS)
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        await self._ended()
+        """SIGTERM to the server, which stops its children; after a while, or when this is cancelled, SIGKILL to all.
+
+        Then no process of the engine is left, no port, and no shared memory.
+        """
+        self._note_shared_memory()
+        try:
+            if self._process.poll() is None:
+                self._process.terminate()
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._ended(), _STOP_SECONDS)
+            if self._process.poll() is not None:
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._alone(), _AFTER_SECONDS)
+        finally:
+            # Nothing here may wait for the event loop: it may be about to end.
+            processes.kill(self._members, _KILL_SECONDS)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(1)
+            processes.unlink(self._shared)
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "!", "?")) else text + "."
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 @asynccontextmanager
@@ -168,10 +225,26 @@ async def running(
     """The engine of a command line, healthy; stopped on the way out with everything it started, however that comes.
 
     The probe inside writes to ``directory``, which exists. ``deadline`` is a ``time.monotonic`` time for its health.
-    Raises ProfilingError: EngineFailed with the line of its log that says why, or TimedOut.
+    Raises ProfilingError with the line of its log that says why: EngineFailed, or what ``diagnosis`` finds; TimedOut.
     """
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None), headers=_authorization()
+    ) as session:
+        engine = Engine(_start(command, directory), port, directory, session)
+        passing = asyncio.create_task(engine._pass_on_log(log))
+        try:
+            await engine._wait_until_healthy(deadline)
+            yield engine
+        finally:
+            try:
+                await engine._stop()
+            finally:
+                passing.cancel()
+
+
+def _start(command: Sequence[str], directory: Path) -> subprocess.Popen[bytes]:
     try:
-        process = subprocess.Popen(  # noqa: ASYNC220 - it returns as soon as the program runs
+        return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -184,26 +257,16 @@ async def running(
         raise ProfilingError(
             "EngineFailed", f"engine.command {command[0]!r} cannot be started: {error.strerror or error}"
         ) from error
-    output = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(output), process.stdout)
-    connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(
-        connector=connector, timeout=aiohttp.ClientTimeout(total=None), headers=_authorization()
-    ) as session:
-        engine = Engine(process, port, directory, session)
-        passing = asyncio.create_task(engine._pass_on_log(output, log))
-        try:
-            await engine._wait_until_healthy(deadline)
-            yield engine
-        finally:
-            await asyncio.shield(engine._stop())
-            passing.cancel()
 
 
 def _environment(directory: Path) -> dict[str, str]:
-    """The deployed environment plus what the probe needs to be found, also from a zip, in every process that spawns."""
+    """The deployed environment plus what the probe needs to be found, also from a zip, in every process that spawns.
+
+    Without ``SPT_NOENV`` the titles that vLLM gives its processes overwrite the environment by which they are found.
+    """
     path = os.pathsep.join(filter(None, [str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH")]))
-    return {**os.environ, "PYTHONPATH": path, PROBE_DIR_VARIABLE: str(directory), "PYTHONUNBUFFERED": "1"}
+    ours = {"PYTHONPATH": path, PROBE_DIR_VARIABLE: str(directory), "PYTHONUNBUFFERED": "1", "SPT_NOENV": "1"}
+    return {**os.environ, **ours}
 
 
 def _authorization() -> dict[str, str]:
