@@ -32,8 +32,8 @@ class Began:
     """A stage began. The one before it is over."""
 
     stage: str
-    seconds: float
-    """Its budget."""
+    seconds: float | None = None
+    """Its budget; None where it takes as long as it takes, such as a boot."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,11 @@ def say(text: str) -> None:
 def engine_line(text: str) -> None:
     """A line of the engine's own log."""
     _listener(EngineLine(text))
+
+
+def began(stage: str) -> None:
+    """A stage without a budget began, such as a boot; the one before it is over."""
+    _listener(Began(stage))
 
 
 def best_so_far(ks: Mapping[int, int]) -> None:

@@ -17,7 +17,7 @@ from specserve_profiler.console import Began, Best, EngineLine, Event, Progress,
 
 
 class _Stage:
-    def __init__(self, name: str, seconds: float) -> None:
+    def __init__(self, name: str, seconds: float | None) -> None:
         self.name, self.seconds = name, seconds
         self.start = time.monotonic()
         self.end: float | None = None
@@ -37,6 +37,7 @@ class LiveView:
         self._log: TextIO | None = None
         self._stages: list[_Stage] = []
         self._best: Mapping[int, int] = {}
+        self._start = time.monotonic()
         self._live = Live(console=console, refresh_per_second=4, get_renderable=self._drawn, transient=True)
 
     def __enter__(self) -> LiveView:
@@ -83,13 +84,18 @@ class LiveView:
         if self._best:
             best = "  ".join(f"{size}:{k}" for size, k in sorted(self._best.items()))
             parts.append(Text(f"best K so far (batch size:K)  {best}", style="bold"))
-        parts.append(Text(f"engine log: {self._log_path}", style="dim"))
+        elapsed = _clock(time.monotonic() - self._start)
+        parts.append(Text(f"{elapsed} in all; engine log: {self._log_path}", style="dim"))
         return Group(*parts)
 
     def _row(self, stage: _Stage) -> tuple[RenderableType, ...]:
         if stage.end is not None:
             return Text("✓", "green"), Text(stage.name), Text(""), Text(_clock(stage.elapsed), "dim"), Text("")
-        bar = ProgressBar(total=max(stage.seconds, 1e-9), completed=min(stage.elapsed, stage.seconds), width=24)
+        if stage.seconds is None:
+            return Text("●", "cyan"), Text(stage.name, "bold"), Text(""), Text(_clock(stage.elapsed), "cyan"), Text("")
+        bar = ProgressBar(
+            total=max(stage.seconds, 1e-9), completed=min(stage.elapsed, stage.seconds), width=24, complete_style="cyan"
+        )
         left = Text(f"{_clock(max(stage.seconds - stage.elapsed, 0))} left at most", "cyan")
         return Text("●", "cyan"), Text(stage.name, "bold"), bar, left, Text(stage.what, "dim", overflow="ellipsis")
 

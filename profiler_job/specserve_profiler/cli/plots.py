@@ -117,7 +117,9 @@ def _goodput(reading: Reading) -> Picture | None:
         if found:
             most, k = max(found)
             against = f" (baseline {number(base.mean)})" if base is not None else ""
-            best.append(f"at batch size {size} the best is K = {k} with {number(most)} tokens/s{against}")
+            best.append(
+                f"at batch size {size} the best is K = {k} with {number(most)} tokens/s of the whole engine{against}"
+            )
     return Picture(
         "goodput", "Goodput per request", "Goodput against batch size, a line per K: " + "; ".join(best) + ".", figure
     )
