@@ -210,8 +210,8 @@ def level_fits(
 def _inflation(series: Sequence[Sequence[float]]) -> float:
     """Variance of a mean over that of as many independent values, (1 + r) / (1 - r).
 
-    r is the correlation of neighbours: slow drift makes cohorts alike that follow each other. Estimated over all series,
-    with the correction of Kendall (1954) for short ones, between 0 and 0.9.
+    r is the correlation of neighbours: slow drift makes cohorts alike that follow each other. Estimated over all
+    series, with the correction of Kendall (1954) for short ones, between 0 and 0.9.
     """
     squares = sum(value**2 for values in series for value in values)
     if not squares:

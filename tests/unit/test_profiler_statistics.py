@@ -329,7 +329,7 @@ def test_unlike_prompts_for_each_k() -> None:
         same = acceptance_lengths(engine, (1, 3), 32)
         ours.append(math.log(same[3] / same[1]))
 
-    assert stdev(naive) > 0.045
+    assert stdev(naive) > 0.035
     assert stdev(ours) < 0.025
 
 
