@@ -75,7 +75,7 @@ def _parted(arguments: tuple[str, ...]) -> tuple[list[str], list[str], list[str]
 def test_help_of_every_command_teaches_by_example() -> None:
     top = process("--help")
     assert top.returncode == 0
-    for command in ("run", "table", "render", "report", "job"):
+    for command in ("run", "table", "render", "check", "report", "job"):
         assert f" {command} " in top.stdout
         help_ = process(command, "--help").stdout
         assert ("Example" in help_ and f" {command} " in help_) or command == "job"
@@ -217,6 +217,8 @@ def test_the_plan_that_a_dry_run_prints_is_a_plan_file(tmp_path: Path, capsys: p
         (["render", "--rows=lots", "--method=ngram"], "--rows: 'lots': give"),
         (["render", "--rows=1-4:3", "--method=eagle"], "--draft-model: method eagle needs one"),
         (["render", "--rows=1-4:3", "--method=ngram", "--vllm-version=0.20.0"], "vLLM 0.20 knows no tables"),
+        (["check", "table.json"], "table.json: neither a file that is there nor a table"),
+        (["check", "1-4:2", "--max-num-seqs=0"], "--max-num-seqs"),
         (["report", "/no/such/file"], "/no/such/file cannot be read: No such file or directory"),
         (["show", "/no/such/file"], "/no/such/file cannot be read: No such file or directory"),
     ],
@@ -319,6 +321,43 @@ def test_render_of_rows_warns_of_what_the_version_makes_of_them(capsys: pytest.C
     told = json.loads(capsys.readouterr().out)
     assert told["config"]["num_speculative_tokens_per_batch_size"] == [[1, 4, 3], [5, 9, 0]]
     assert any("Model Runner V2" in warning for warning in told["warnings"])
+
+
+# check
+
+
+def test_check_tells_errors_from_warnings_by_its_exit_code(
+    tmp_path: Path, stored: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", "1-16:4 17-256:2", "--max-num-seqs=256"]) == 0
+    assert capsys.readouterr().out == "nothing to find\n"
+    assert main(["check", "1-16:4 17-64:2", "--max-num-seqs=256"]) == 0
+    assert capsys.readouterr().out.startswith(
+        "warning: [17, 64, 2]: ends below max_num_seqs 256; vLLM carries K = 2 on"
+    )
+    path = tmp_path / "table.json"
+    path.write_text("[[2, 4, 1]]")
+    assert main(["check", str(path), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)["findings"]
+    assert found == [
+        {
+            "level": "error",
+            "where": "[2, 4, 1]",
+            "message": "the first row must begin at batch size 1",
+            "fix": "write [1, 4, 1]",
+        }
+    ]
+    assert main(["check", str(stored)]) == 0
+    assert main(["check", str(stored), "--max-num-seqs=512"]) == 0
+    assert "[121, 256, 1]: ends below max_num_seqs 512" in capsys.readouterr().out
+
+
+def test_check_of_a_config_knows_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    config = {"method": "ngram", "num_speculative_tokens": 4, "num_speculative_tokens_per_batch_size": [[1, 64, 4]]}
+
+    assert main(["check", json.dumps(config), "--vllm-version=0.20.0"]) == 1
+    assert capsys.readouterr().out.startswith("error: method: vLLM 0.20 knows no tables; use 0.24 or newer")
+    assert main(["check", json.dumps(config), "--vllm-version=0.26.0"]) == 0
 
 
 # reports

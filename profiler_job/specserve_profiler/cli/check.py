@@ -1,0 +1,82 @@
+"""``specserve-profile check``: look at a table or a configuration before an engine does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from specserve_profiler.cli import output
+from specserve_profiler.cli.faults import FaultError
+from specserve_profiler.cli.load import parse_profile, read_text
+from specserve_profiler.contract import PartialProfile
+from specserve_profiler.lint import lint
+
+FOUND = 1
+"""Exit code where something is wrong; warnings alone are 0."""
+
+
+def check(
+    table: Annotated[
+        str,
+        typer.Argument(
+            metavar="TABLE|FILE",
+            help="A table (1-16:4 17-64:2, or a list of rows), a --speculative-config, a file with one of them, "
+            "a profile, or - for standard input.",
+        ),
+    ],
+    max_num_seqs: Annotated[
+        int | None, typer.Option(min=1, help="vLLM's largest batch size: where the table must reach to.")
+    ] = None,
+    vllm_version: Annotated[
+        str | None, typer.Option(metavar="VERSION", help="vLLM that will serve it (the newest).")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The findings as JSON.")] = False,
+) -> int:
+    """Find what vLLM would refuse in a table, and what it would take silently and mean otherwise.
+
+    Exit code 1 where there is an error; warnings alone are 0.
+
+    \b
+    Examples:
+      specserve-profile check "1-16:4 17-64:2" --max-num-seqs 256
+      specserve-profile check '{"method": "eagle3", "model": "d", "num_speculative_tokens": 4,
+        "num_speculative_tokens_per_batch_size": \\[\\[1, 16, 4], \\[17, 64, 2]]}'
+    """
+    text, known = _of_profile(_text(table), table)
+    findings = lint(text, max_num_seqs or known, vllm_version)
+    if as_json:
+        output.put_json({"findings": [finding.model_dump(mode="json") for finding in findings]})
+    else:
+        output.put("\n".join(map(str, findings)) or "nothing to find")
+    return FOUND if any(finding.level == "error" for finding in findings) else 0
+
+
+def _text(given: str) -> str:
+    """The content of a file that is there, else the words themselves."""
+    try:
+        is_file = given == "-" or Path(given).is_file()
+    except OSError:
+        is_file = False
+    if is_file:
+        return read_text(Path(given))
+    if given.strip()[:1] not in ("[", "{", '"') and not given.strip()[:1].isdigit():
+        raise FaultError(f"{given}: neither a file that is there nor a table: give 1-16:4 17-64:2, or a file")
+    return given
+
+
+def _of_profile(text: str, name: str) -> tuple[str, int | None]:
+    """The table in a profile and its largest batch size; other texts as they are."""
+    try:
+        content: Any = json.loads(text)
+    except ValueError:
+        return text, None
+    if not isinstance(content, dict) or "measurements" not in content:
+        return text, None
+    profile = parse_profile(text, name)
+    if isinstance(profile, PartialProfile):
+        raise FaultError(f"{name} is a partial profile ({profile.partial}): it has no table")
+    rows = [[row.first, row.last, row.k] for row in profile.decision.table]
+    return json.dumps(rows), profile.request.engine.max_num_seqs if profile.request is not None else None
