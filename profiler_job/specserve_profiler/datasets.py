@@ -15,7 +15,7 @@ from typing import Any
 
 from specserve_profiler.contract import HubDataset
 from specserve_profiler.entries import Entry, collect, csv_rows, parse
-from specserve_profiler.errors import ProfilingError
+from specserve_profiler.errors import ProfilingError, of_disk
 
 ENOUGH_ROWS = 10_000
 """No further file of a dataset is downloaded once it has this many."""
@@ -166,10 +166,8 @@ _ANY_OTHER = "the hub is out of reach from here: allow the way there, set HF_END
 def _unreachable(dataset: HubDataset, error: Exception) -> ProfilingError:
     """What to do where a dataset cannot be had. By the names of classes: the client need not be there."""
     kinds = [kind.__name__ for kind in type(error).__mro__]
-    if isinstance(error, OSError) and error.errno == 28:
-        return ProfilingError(
-            "DiskFull", f"dataset {dataset.name}: no space left for it: free some, or set HF_HOME to a larger disk"
-        )
+    if isinstance(error, OSError) and (full := of_disk(error)) is not None:
+        return full
     if isinstance(error, ValueError) and not set(kinds) & set(_WAYS_OUT):
         # The library's words for a config or a split that is not there.
         return ProfilingError("PromptsInvalid", f"dataset {dataset.name}: {str(error)[:300]}")

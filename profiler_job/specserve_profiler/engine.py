@@ -21,7 +21,7 @@ import aiohttp
 
 from specserve_profiler import processes
 from specserve_profiler.diagnosis import diagnose, diagnose_measured, error_line
-from specserve_profiler.errors import ProfilingError
+from specserve_profiler.errors import ProfilingError, of_disk
 from specserve_profiler.records import PROBE_DIR_VARIABLE
 
 HOST = "127.0.0.1"
@@ -235,6 +235,8 @@ async def running(
         try:
             await engine._wait_until_healthy(deadline)
             yield engine
+        except OSError as error:  # of the profiler's own files beside the probe's
+            raise of_disk(error) or error from error
         finally:
             try:
                 await engine._stop()

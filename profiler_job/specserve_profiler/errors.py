@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 from specserve_profiler.contract import Failure
 
 DONE, OWN_FAULT, USAGE, WORKLOAD, BOOT, MEASURING, TIME, DISK, SIGINT, SIGTERM = 0, 1, 2, 3, 4, 5, 6, 7, 130, 143
@@ -45,6 +47,16 @@ class ProfilingError(Exception):
     def failure(self) -> Failure:
         """The error as it leaves the pod."""
         return Failure(reason=self.reason, message=str(self)[:1500])
+
+
+def of_disk(error: OSError) -> ProfilingError | None:
+    """DiskFull where that is what the system said, else None."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return None
+    where = f" ({error.filename})" if error.filename else ""
+    return ProfilingError(
+        "DiskFull", f"{error.strerror}{where}: free some, or give TMPDIR, HF_HOME or the output a larger disk"
+    )
 
 
 def exit_code(reason: str) -> int:

@@ -6,58 +6,91 @@ import os
 import socket
 import sys
 import threading
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from specserve_profiler import termination
 from specserve_profiler.console import say
 from specserve_profiler.contract import Failure, Profile, ProfileRequest
+from specserve_profiler.errors import DISK, DONE, exit_code, of_disk
+
+if TYPE_CHECKING:
+    from specserve_profiler.run import Outcome
 
 REQUEST_VARIABLE = "SPECSERVE_REQUEST"
 READY_PORT_VARIABLE = "SPECSERVE_READY_PORT"
 TERMINATION_VARIABLE = "SPECSERVE_TERMINATION_LOG"
 BEGIN, END = "-----BEGIN SPECSERVE PROFILE-----", "-----END SPECSERVE PROFILE-----"
+BEGIN_PARTIAL, END_PARTIAL = "-----BEGIN SPECSERVE PARTIAL PROFILE-----", "-----END SPECSERVE PARTIAL PROFILE-----"
 
 
 def run_job(environment: Mapping[str, str] = os.environ) -> int:
-    """Measures what ``SPECSERVE_REQUEST`` asks for. Exit code 0 with a profile, 1 with a failure.
+    """Measures what ``SPECSERVE_REQUEST`` asks for. Returns the exit code (``errors.EXIT_CODES``), 0 with a profile.
 
     ``SPECSERVE_READY_PORT`` accepts connections once measuring has started. The result goes to the termination message
-    (``SPECSERVE_TERMINATION_LOG``, by default where Kubernetes looks), a profile in full to stdout between two marks.
+    (``SPECSERVE_TERMINATION_LOG``, by default where Kubernetes looks), in full to stdout between two marks: a profile,
+    or what a run measured that ended before it had one.
     """
-    path = Path(environment.get(TERMINATION_VARIABLE, str(termination.DEFAULT_PATH)))
-    result = _result(environment)
-    if isinstance(result, Profile):
-        sys.stdout.write(f"{BEGIN}\n{result.to_json()}\n{END}\n")
-    else:
-        say(f"no profile: {result.reason}: {result.message}")
+    try:
+        request = ProfileRequest.model_validate_json(environment.get(REQUEST_VARIABLE, ""))
+    except ValidationError as error:
+        return _give_up(Failure(reason="RequestInvalid", message=f"{REQUEST_VARIABLE}: {_faults(error)}"), environment)
+    try:
+        from specserve_profiler.run import execute
+
+        outcome = execute(request, lambda: _open_ready_port(environment.get(READY_PORT_VARIABLE)))
+    except Exception as error:
+        return _give_up(_own_fault(error), environment)
+    return _hand_over(outcome, environment)
+
+
+def _hand_over(outcome: Outcome, environment: Mapping[str, str]) -> int:
+    if outcome.profile is not None:
+        sys.stdout.write(f"{BEGIN}\n{outcome.profile.to_json()}\n{END}\n")
+        sys.stdout.flush()
+        return DONE if _written(outcome.profile, environment) else DISK
+    if outcome.partial is not None:
+        sys.stdout.write(f"{BEGIN_PARTIAL}\n{outcome.partial.to_json()}\n{END_PARTIAL}\n")
+    assert outcome.failure is not None  # noqa: S101 - an outcome is a profile or a failure
+    code = _give_up(outcome.failure, environment)
+    return 128 + outcome.signal if outcome.failure.reason == "Interrupted" and outcome.signal else code
+
+
+def _give_up(failure: Failure, environment: Mapping[str, str]) -> int:
+    say(f"no profile: {failure.reason}: {failure.message}")
     sys.stdout.flush()
+    _written(failure, environment)
+    return exit_code(failure.reason)
+
+
+def _written(result: Profile | Failure, environment: Mapping[str, str]) -> bool:
+    path = Path(environment.get(TERMINATION_VARIABLE, str(termination.DEFAULT_PATH)))
     try:
         termination.write(result, path)
     except OSError as error:
         say(f"the result cannot be handed over: {path}: {error.strerror}; outside a pod set {TERMINATION_VARIABLE}")
-        return 1
-    return 0 if isinstance(result, Profile) else 1
+        return False
+    return True
 
 
-def _result(environment: Mapping[str, str]) -> Profile | Failure:
-    try:
-        request = ProfileRequest.model_validate_json(environment.get(REQUEST_VARIABLE, ""))
-    except ValidationError as error:
-        return Failure(reason="RequestInvalid", message=f"{REQUEST_VARIABLE}: {error}"[:1500])
-    try:
-        from specserve_profiler.run import execute
+def _own_fault(error: Exception) -> Failure:
+    full = of_disk(error) if isinstance(error, OSError) else None
+    if full is not None:
+        return full.failure()
+    traceback.print_exc()
+    return Failure(
+        reason="ProfilerFailed", message=f"the profiler itself failed, its log has the trace: {error!r}"[:1500]
+    )
 
-        return execute(request, lambda: _open_ready_port(environment.get(READY_PORT_VARIABLE)))
-    except Exception as error:
-        import traceback
 
-        traceback.print_exc()
-        return Failure(
-            reason="ProfilerFailed", message=f"the profiler itself failed, its log has the trace: {error!r}"[:1500]
-        )
+def _faults(error: ValidationError) -> str:
+    """What is wrong with which field."""
+    faults = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}".removeprefix(": ") for fault in error.errors()]
+    return "; ".join(faults)[:1400]
 
 
 def _open_ready_port(port: str | None) -> None:

@@ -7,11 +7,12 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
 import pytest
 
-from specserve_profiler.engine import error_line, free_port, running
+from specserve_profiler.engine import free_port, running
 from specserve_profiler.errors import ProfilingError
 
 SERVER = """
@@ -36,6 +37,11 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def is_shared(name: str) -> bool:
+    """Whether there is shared memory of this name."""
+    return Path("/dev/shm", name).exists()
 
 
 async def gone(pid: int) -> bool:
@@ -152,25 +158,113 @@ def test_an_engine_does_not_outlive_a_profiler_that_is_killed(tmp_path: Path) ->
             os.killpg(engine, signal.SIGKILL)
 
 
-@pytest.mark.parametrize(
-    ("lines", "expected"),
-    [
-        (
-            [
-                "(EngineCore pid=5) ERROR 11-29 19:23:31 [core.py:866] Traceback (most recent call last):",
-                "(EngineCore pid=5) ERROR 11-29 19:23:31 [core.py:866]   File x",
-                "(EngineCore pid=5) ERROR 11-29 19:23:31 [core.py:866] torch.OutOfMemoryError: CUDA out of memory.",
-                "(APIServer pid=2) RuntimeError: Engine core initialization failed. See root cause above. Failed: {}",
-            ],
-            "torch.OutOfMemoryError: CUDA out of memory.",
-        ),
-        (
-            ["usage: vllm serve", "api_server.py: error: unrecognized arguments: --nope"],
-            "api_server.py: error: unrecognized arguments: --nope",
-        ),
-        (["something", "", "  "], "something"),
-        ([], "the engine wrote nothing"),
-    ],
+FAMILY = """
+import multiprocessing.shared_memory as shm, os, subprocess, sys, time
+def settle(path, text):
+    open(path + ".new", "w").write(text); os.rename(path + ".new", path)
+if len(sys.argv) > 3:
+    block = shm.SharedMemory(create=True, size=4096, track=False) if sys.version_info >= (3, 13) else None
+    if block is None:
+        from multiprocessing import resource_tracker
+        block = shm.SharedMemory(create=True, size=4096)
+        resource_tracker.unregister(block._name, "shared_memory")
+    settle(sys.argv[2], f"{os.getpid()} {block.name}")
+    time.sleep(600)
+"""
+ESCAPED = FAMILY + (
+    "subprocess.Popen([sys.executable, '-c', open(sys.argv[2] + '.py').read(), *sys.argv[1:3], 'child'],"
+    " start_new_session=True)\n"
+    "while not os.path.exists(sys.argv[2]): time.sleep(0.02)\n"
 )
-def test_the_line_that_says_why(lines: list[str], expected: str) -> None:
-    assert error_line(lines) == expected
+
+
+async def test_a_child_in_a_session_of_its_own_and_its_shared_memory_are_gone_and_others_stay(tmp_path: Path) -> None:
+    port, child_file = free_port(), tmp_path / "child"
+    (tmp_path / "child.py").write_text(FAMILY)
+    others = SharedMemory(create=True, size=64)
+    try:
+        async with running(
+            command(ESCAPED + SERVER.replace("sys.argv[2]", "os.devnull"), port, child_file),
+            port,
+            tmp_path,
+            time.monotonic() + 20,
+            print,
+        ) as engine:
+            child, name = child_file.read_text().split()
+            assert alive(int(child)) and os.getsid(int(child)) != os.getsid(engine._process.pid)
+            assert is_shared(name)
+
+        assert not alive(int(child))
+        assert not is_shared(name)
+        assert is_shared(others.name)
+    finally:
+        others.close()
+        others.unlink()
+
+
+async def test_a_stop_that_is_interrupted_still_leaves_nothing(tmp_path: Path) -> None:
+    port, child_file = free_port(), tmp_path / "child"
+    script = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SERVER
+    started = asyncio.Event()
+
+    async def use() -> None:
+        async with running(command(script, port, child_file), port, tmp_path, time.monotonic() + 20, print) as engine:
+            pids.extend((engine._process.pid, int(child_file.read_text())))
+            started.set()
+
+    pids: list[int] = []
+    task = asyncio.create_task(use())
+    await started.wait()
+    await asyncio.sleep(0.3)  # it waits for an engine that ignores SIGTERM
+    began = time.monotonic()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert time.monotonic() - began < 3
+    assert not any(map(alive, pids))
+
+
+async def test_an_engine_that_is_given_up_while_it_boots_is_gone(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    script = f"import os, time; open({str(pid_file)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+
+    async def use() -> None:
+        async with running(command(script), free_port(), tmp_path, time.monotonic() + 20, print):
+            pass
+
+    task = asyncio.create_task(use())
+    for _ in range(100):
+        await asyncio.sleep(0.05)
+        if pid_file.exists() and pid_file.read_text():
+            break
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not alive(int(pid_file.read_text()))
+
+
+async def test_what_the_engine_says_of_a_prompt_is_told_without_the_prompt(tmp_path: Path) -> None:
+    port, child_file = free_port(), tmp_path / "child"
+    echo = SERVER.replace(
+        'self.wfile.write(b"no such thing")',
+        'self.wfile.write(b"refused: " + self.rfile.read(int(self.headers["content-length"])))',
+    )
+    async with running(command(echo, port, child_file), port, tmp_path, time.monotonic() + 20, print) as engine:
+        with pytest.raises(ProfilingError, match="answered /tokenize with status 400: refused: ") as caught:
+            await engine.tokenize_chat([("system", "be brief"), ("user", "my diagnosis")])
+    assert "my diagnosis" not in str(caught.value) and "be brief" not in str(caught.value)
+
+
+async def test_a_request_carries_our_name_and_a_chat_without_template_is_told_apart(tmp_path: Path) -> None:
+    port, child_file = free_port(), tmp_path / "child"
+    answers = SERVER.replace(
+        'self.send_response(400); self.end_headers(); self.wfile.write(b"no such thing")',
+        "name = self.headers.get('X-Request-Id'); self.send_response(200 if name else 400)\n"
+        "        self.send_header('content-type', 'application/json'); self.end_headers()\n"
+        "        known = b'{\"name\": \"%s\"}' % (name or '').encode()\n"
+        "        self.wfile.write(known if name else b'you must provide a chat template')",
+    )
+    async with running(command(answers, port, child_file), port, tmp_path, time.monotonic() + 20, print) as engine:
+        assert await engine.complete([[1]], request_id="g7x", max_tokens=1) == {"name": "g7x"}
+        assert await engine.tokenize_chat([("user", "hello")]) is None
