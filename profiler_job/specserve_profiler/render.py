@@ -10,10 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from specserve_profiler import arguments
-from specserve_profiler.arguments import owned_flags as owned_flags
-from specserve_profiler.arguments import refused_arguments as refused_arguments
 from specserve_profiler.contract import Arm, Decision, Engine, Speculation
-from specserve_profiler.engines import FIRST_WITH_TABLES, Case, Refused, honour, version
+from specserve_profiler.engines import FIRST_WITH_TABLES, version
 
 TABLE_FIELD = "num_speculative_tokens_per_batch_size"
 ADAPTIVE_FIELD = "enable_adaptive_verification"
@@ -159,9 +157,3 @@ def measuring_config(speculation: Speculation, max_num_seqs: int) -> dict[str, A
     config = table_config(speculation, rows)
     assert config is not None  # noqa: S101 - Kmax is at least 1
     return config
-
-
-def refused_speculation(method: str, engine_version: str | None = None) -> str | None:
-    """Why a method cannot be served with a table, or None where it can: ``engines.honour`` in short."""
-    answer = honour(Case(method, version(engine_version)))
-    return str(answer) if isinstance(answer, Refused) else None

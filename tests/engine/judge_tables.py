@@ -2,7 +2,6 @@
 
     {"args": [...], "maxNumSeqs": n}   -> {"lookup": [K of batch size 0, 1, ... n], "capture": [sizes] or null}
     {"args": [...], "config": true}    -> the same from a whole engine config, models and all
-    {"schedule": ...}                  -> {"rows": normalized rows}, after the types of the config's field
 
 What vLLM refuses gives {"refused": its words}. K of batch size 0 is never used.
 """
@@ -11,25 +10,17 @@ import contextlib
 import io
 import json
 import sys
-from typing import Any, get_type_hints
+from typing import Any
 
-from pydantic import TypeAdapter
-from vllm.config.speculative import SpeculativeConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
-from vllm.v1.spec_decode.dynamic.utils import (
-    build_dynamic_sd_schedule_lookup,
-    validate_and_normalize_dynamic_sd_schedule,
-)
+from vllm.v1.spec_decode.dynamic.utils import build_dynamic_sd_schedule_lookup
 
-FIELD = TypeAdapter(get_type_hints(SpeculativeConfig)["num_speculative_tokens_per_batch_size"])
 PARSER = make_arg_parser(FlexibleArgumentParser())
 
 
 def judged(case: dict[str, Any]) -> dict[str, Any]:
-    if "schedule" in case:
-        return {"rows": validate_and_normalize_dynamic_sd_schedule(FIELD.validate_python(case["schedule"]))}
     arguments = PARSER.parse_args(case["args"])
     if case.get("config"):
         config = AsyncEngineArgs.from_cli_args(arguments).create_engine_config()

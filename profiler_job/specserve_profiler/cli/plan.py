@@ -12,7 +12,7 @@ import yaml
 from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
 
-from specserve_profiler import render
+from specserve_profiler import engines
 from specserve_profiler.arguments import refused_arguments
 from specserve_profiler.cli.faults import FaultError, explain
 from specserve_profiler.cli.flags import FLAGS, flag_of
@@ -118,9 +118,9 @@ def _check_speculation(values: Values) -> None:
     method = speculation.get("method") if isinstance(speculation, dict) else None
     if not isinstance(method, str) or not isinstance(speculation, dict):
         return
-    why = render.refused_speculation(method)
-    if why is not None:
-        raise FaultError(f"--method: {why}")
+    honour = engines.honour(engines.Case(method))
+    if isinstance(honour, engines.Refused):
+        raise FaultError(f"--method: {honour}")
     needs = method in METHODS_WITH_DRAFTER
     if needs and speculation.get("model") is None:
         raise FaultError(f"--draft-model: method {method} needs one: the model that drafts")
