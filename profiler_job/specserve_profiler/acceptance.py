@@ -65,8 +65,9 @@ class AcceptanceSampler:
     """Whole generations of the same prompts at every K, in rounds of ``concurrency`` prompts.
 
     One round at least; another one where time and prompts are left. At temperature 0 a prompt says everything at once,
-    above that the prompts may come again. Ends early when all ratios are known to half the indifference. At last the
-    prompts of the first round once more, at the middle K and ``spot_concurrency``.
+    above that the prompts may come again. Ends early when all ratios are known to half the indifference. At last
+    some of the prompts once more, at the middle K and ``spot_concurrency`` (or, where there are too few prompts for more
+    than ``concurrency`` at once, a quarter of it).
     """
 
     def __init__(
@@ -93,7 +94,6 @@ class AcceptanceSampler:
         self._cost: dict[int, list[float]] = defaultdict(list)
         self._spot: Generate | None = None
         self._spot_runs: list[tuple[int, Finished]] = []
-        self._spot_asked = False
         self._failed: dict[int, str] = {}
 
     def next(self, elapsed: float) -> Generate | None:
@@ -145,9 +145,8 @@ class AcceptanceSampler:
             self._rounds.append(prompts)
             order = self._shuffle.sample(ks, len(ks))
             self._queue = [Generate(prompts, k, min(self._concurrency, len(prompts))) for k in order]
-        elif not self._spot_asked and self._spot_concurrency is not None and spot_cost <= left:
-            self._spot_asked = True
-            self._spot = Generate(self._rounds[0], _middle(ks), self._spot_concurrency)
+        elif self._spot is None and self._spot_concurrency is not None and spot_cost <= left:
+            self._spot = self._spot_order(ks)
             self._queue = [self._spot]
 
     def _next_prompts(self) -> tuple[int, ...]:
@@ -157,11 +156,20 @@ class AcceptanceSampler:
         first = start % self._prompt_count
         return tuple(range(first, min(first + self._concurrency, self._prompt_count)))
 
+    def _spot_order(self, ks: Sequence[int]) -> Generate:
+        """The first prompts, as many as run at once here or there, of those that were measured."""
+        most = max(self._concurrency, self._spot_concurrency or 0)
+        prompts = tuple(dict.fromkeys(prompt for entry in self._rounds for prompt in entry))[:most]
+        at_once = min(self._spot_concurrency or 0, len(prompts))
+        return Generate(prompts, _middle(ks), at_once if at_once != self._concurrency else max(at_once // 4, 1))
+
     def _spot_cost(self, ks: Sequence[int]) -> float:
-        """Seconds: fewer requests at once take so many more steps."""
-        if not self._rounds or self._spot_asked or self._spot_concurrency is None:
+        """Seconds, at most: fewer requests at once take so many more steps, more requests so much longer ones."""
+        if not self._rounds or self._spot is not None or self._spot_concurrency is None:
             return 0.0
-        return self._cost[_middle(ks)][0] * max(self._concurrency / self._spot_concurrency, 1.0)
+        order = self._spot_order(ks)
+        slower = max(self._concurrency / order.concurrency, len(order.prompts) / self._concurrency)
+        return self._cost[_middle(ks)][0] * slower
 
     def _known(self, ks: Sequence[int]) -> bool:
         """All ratios of AL are known to half the indifference, by a confidence sequence over prompts."""
@@ -217,7 +225,8 @@ class AcceptanceSampler:
         if self._spot is None or self._spot.k not in self._measured():
             return None
         there = _by_prompt(self._spot_runs)
-        here = _by_prompt(run for run in self._runs[self._spot.k][: len(self._spot.prompts)] if run[0] in there)
+        first = dict(reversed(self._runs[self._spot.k]))
+        here = _by_prompt((prompt, first[prompt]) for prompt in there if prompt in first)
         there = {prompt: there[prompt] for prompt in here}
         if not here:
             return None

@@ -102,6 +102,17 @@ def test_spot_check_has_the_first_prompts_again_at_the_middle_k() -> None:
     assert (check.k, check.batch_size, check.ratio) == (2, 4, Interval(mean=1.0, half_width=0.0))
 
 
+def test_spot_check_at_more_requests_at_once_has_as_many_prompts() -> None:
+    found = orders(AcceptanceSampler((1,), 100, 8, seconds=20, spot_concurrency=24), lambda _: 2)
+    assert found[-1] == Generate(prompts=tuple(range(24)), k=1, concurrency=24)
+
+
+def test_spot_check_with_too_few_prompts_is_at_fewer_requests_at_once() -> None:
+    """Eight prompts cannot make a batch of 32."""
+    found = orders(AcceptanceSampler((1,), 8, 8, seconds=1e9, spot_concurrency=32))
+    assert found[-1] == Generate(prompts=tuple(range(8)), k=1, concurrency=2)
+
+
 def test_spot_check_sees_that_acceptance_depends_on_the_batch_size() -> None:
     """Here each text has 12 instead of 20 tokens in as many steps."""
     sampler = AcceptanceSampler((2,), 8, 8, seconds=1e9, spot_concurrency=2)
@@ -117,8 +128,8 @@ def test_spot_check_sees_that_acceptance_depends_on_the_batch_size() -> None:
 
 
 def test_time_for_the_spot_check_is_kept_and_one_that_takes_too_long_is_left_out() -> None:
-    # a round takes 20 s, the spot check 10 s: of 75 s two more rounds would leave 15
-    found = orders(AcceptanceSampler((1, 2), 100, 8, seconds=75, spot_concurrency=8), lambda _: 10)
+    # a round takes 20 s, the spot check twice the 10 s of its K: a fourth round would leave 5 of 85 s
+    found = orders(AcceptanceSampler((1, 2), 100, 8, seconds=85, spot_concurrency=4), lambda _: 10)
     assert len(found) == 7 and found[-1].prompts == tuple(range(8))
 
     # one request at a time takes eight times as long: 80 of 75 s
