@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from bench import repeat, serving, ways
 from bench.setting import Setting
 from bench.show import write_json
 from specserve_profiler.contract import Profile
+from specserve_profiler.errors import ProfilingError
 
 RESULTS = Path("dist/bench")
 PICTURE = Path("docs/images/serving.svg")
@@ -20,7 +22,10 @@ _AGAIN = "make the report anew from the JSON of an earlier run; nothing is measu
 def main() -> None:
     """Parses and runs."""
     arguments = _parser().parse_args()
-    arguments.run(arguments)
+    try:
+        arguments.run(arguments)
+    except (ProfilingError, RuntimeError, OSError, ValueError) as error:
+        sys.exit(f"bench: {error}")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -30,7 +35,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--verify", choices=("Table", "Full", "Off"), default="Table")
     one.set_defaults(run=_measure)
     both = _command(commands, "profile", "one boot per K against one boot for all: time to the same interval, validity")
-    both.add_argument("--rounds", type=_at_least_two, default=2, help="two or more, for drift between boots")
+    both.add_argument("--rounds", type=_at_least_two, default=2, help="two or more: else drift does not show")
     both.add_argument("--generations", type=int, default=96, help="whole generations in each boot of one K")
     both.add_argument("--exhaustive", type=Path, nargs="+", default=[], help="long profiles, for the regret")
     both.add_argument("--again", type=Path, help=_AGAIN)
@@ -61,7 +66,7 @@ def _command(commands: Any, name: str, what: str) -> argparse.ArgumentParser:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     command.add_argument("-o", "--output", type=Path, default=RESULTS / f"{name}.json", help="where the JSON goes")
-    command.add_argument("--kmax", type=int, default=5)
+    command.add_argument("--kmax", type=_at_least_two, default=5)
     command.add_argument("--batch-sizes", type=_numbers, default=(1, 2, 4, 8, 16, 32), help="measured; 1,2,4,...")
     command.add_argument("--seconds", type=float, default=120.0, help="of measuring in one profile")
     return command
@@ -73,7 +78,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 def _at_least_two(text: str) -> int:
     if int(text) < 2:
-        raise argparse.ArgumentTypeError("drift between boots shows in two rounds or more")
+        raise argparse.ArgumentTypeError("must be 2 or more")
     return int(text)
 
 
