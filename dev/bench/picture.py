@@ -12,6 +12,8 @@ _GREYS = "#5b5b5b"
 _TABLE = "#d55e00"
 _MARKERS = "os^Dvph*"
 """Arms differ in marker as well as in colour."""
+_LARGEST_K = 6
+"""K from which on colours are all the same: still dark enough to be seen on white."""
 
 
 def draw(found: Sequence[Curve], path: Path) -> None:
@@ -20,6 +22,7 @@ def draw(found: Sequence[Curve], path: Path) -> None:
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
+    from matplotlib import ticker
 
     mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "specserve", "font.size": 10})
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
@@ -41,6 +44,9 @@ def draw(found: Sequence[Curve], path: Path) -> None:
                 **_style(curve),
             )
     left.set(ylabel="tokens per second", yscale="log")
+    left.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    left.yaxis.set_major_formatter(ticker.ScalarFormatter())
+    left.yaxis.set_minor_formatter(ticker.NullFormatter())
     right.set(ylabel="over no speculation")
     for axes in (left, right):
         _dress(axes, sorted(base.tokens_per_second))
@@ -64,7 +70,11 @@ def _style(curve: Curve) -> dict[str, Any]:
         return {**common, "color": _GREYS, "linestyle": "--", "marker": "."}
     if arm.kind == "Static":
         k = arm.k or 0
-        return {**common, "color": mpl.colormaps["cividis"](min(k - 1, 7) / 7), "marker": _MARKERS[k % len(_MARKERS)]}
+        return {
+            **common,
+            "color": mpl.colormaps["viridis"](min(k - 1, _LARGEST_K) / _LARGEST_K),
+            "marker": _MARKERS[k % len(_MARKERS)],
+        }
     return {**common, "color": _TABLE, "marker": "X", "linewidth": 2.4, "markersize": 6, "zorder": 5}
 
 
