@@ -75,7 +75,7 @@ def _parted(arguments: tuple[str, ...]) -> tuple[list[str], list[str], list[str]
 def test_help_of_every_command_teaches_by_example() -> None:
     top = process("--help")
     assert top.returncode == 0
-    for command in ("run", "table", "render", "check", "report", "job"):
+    for command in ("run", "table", "render", "compare", "check", "report", "job"):
         assert f" {command} " in top.stdout
         help_ = process(command, "--help").stdout
         assert ("Example" in help_ and f" {command} " in help_) or command == "job"
@@ -219,6 +219,7 @@ def test_the_plan_that_a_dry_run_prints_is_a_plan_file(tmp_path: Path, capsys: p
         (["render", "--rows=1-4:3", "--method=ngram", "--vllm-version=0.20.0"], "vLLM 0.20 knows no tables"),
         (["check", "table.json"], "table.json: neither a file that is there nor a table"),
         (["check", "1-4:2", "--max-num-seqs=0"], "--max-num-seqs"),
+        (["compare", "/no/such/file", "/no/such/file"], "/no/such/file cannot be read: No such file or directory"),
         (["report", "/no/such/file"], "/no/such/file cannot be read: No such file or directory"),
         (["show", "/no/such/file"], "/no/such/file cannot be read: No such file or directory"),
     ],
@@ -360,6 +361,45 @@ def test_check_of_a_config_knows_the_version(capsys: pytest.CaptureFixture[str])
     assert main(["check", json.dumps(config), "--vllm-version=0.26.0"]) == 0
 
 
+# compare
+
+
+def test_compare_says_what_moved_and_what_is_chance(
+    tmp_path: Path, stored: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", str(stored), str(stored)]) == 0
+    same = capsys.readouterr().out
+    assert "The verdict stays Dynamic.\nThe table stays 1-8:5 9-40:3 41-120:2 121-256:1.\n" in same
+    assert "Nothing moved beyond chance" in same
+
+    grid = tuple(
+        cell.model_copy(update={"itl_ms": 2 * cell.itl_ms}) if cell.batch_size == 8 and cell.itl_ms else cell
+        for cell in profile().measurements.grid
+    )
+    other = profile(
+        measurements=profile().measurements.model_copy(update={"grid": grid, "device": "NVIDIA L40S"}),
+        decision=profile().decision.model_copy(update={"verdict": "Static"}),
+    )
+    path = tmp_path / "other.json"
+    path.write_text(other.to_json())
+    assert main(["compare", str(stored), str(path)]) == 0
+    moved = capsys.readouterr().out
+    assert "device is NVIDIA L4, then NVIDIA L40S" in moved
+    assert "The verdict goes from Dynamic to Static" in moved
+    assert moved.count("ITL at batch size 8 ") == 6 and "ITL at batch size 16 " not in moved
+    assert main(["compare", str(stored), str(path), "--all"]) == 0
+    assert "no more than chance" in capsys.readouterr().out
+
+
+def test_compare_as_json(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", str(stored), str(stored), "--json"]) == 0
+
+    told = json.loads(capsys.readouterr().out)
+    assert told["verdicts"] == ["Dynamic", "Dynamic"]
+    assert {(entry["batchSize"], entry["k"]) for entry in told["itl"]} >= {(1, 0), (256, 4)}
+    assert not any(entry["significant"] for entry in told["itl"] + told["acceptance"])
+
+
 # reports
 
 
@@ -412,7 +452,8 @@ def test_what_is_no_profile_is_not_shown(
 
 def test_a_partial_profile_is_shown_but_serves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "partial.json"
-    path.write_text(partial().to_json())
+    begin, end = (f"-----{word} SPECSERVE PARTIAL PROFILE-----" for word in ("BEGIN", "END"))
+    path.write_text(f"[specserve] x\n{begin}\n{partial().to_json()}\n{end}\n[specserve] no profile: TimedOut\n")
 
     assert main(["show", str(path)]) == 0
     assert capsys.readouterr().out.startswith("PARTIAL profile")

@@ -13,7 +13,7 @@ from specserve_profiler.termination import read
 
 
 def test_a_job_outside_a_pod_says_that_nobody_takes_its_result(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_job({"SPECSERVE_TERMINATION_LOG": "/no/such/file"}) == 1
+    assert run_job({"SPECSERVE_TERMINATION_LOG": "/no/such/file"}) == 2
 
     assert (
         "the result cannot be handed over: /no/such/file: No such file or directory; outside a pod set"
@@ -62,7 +62,7 @@ def test_a_job_leaves_its_failure_in_the_termination_message(
     code = run_job({"SPECSERVE_REQUEST": text, "SPECSERVE_TERMINATION_LOG": str(path)})
     result = read(path)
 
-    assert code == 1
+    assert code == (3 if reason in ("PromptsInvalid", "WorkloadInvalid") else 2)
     assert isinstance(result, Failure)
     assert result.reason == reason
     assert message in result.message
@@ -96,16 +96,16 @@ def test_a_job_that_is_asked_to_stop_says_so(tmp_path: Path) -> None:
 
     job.terminate()
 
-    assert job.wait(20) == 1
+    assert job.wait(20) == 143
     result = read(tmp_path / "log")
     assert isinstance(result, Failure) and result.reason == "Interrupted"
-    assert "booting the baseline without speculation" in result.message
+    assert "booting the engine: baseline" in result.message
 
 
 def test_a_job_ends_before_its_deadline_with_what_it_reached(tmp_path: Path) -> None:
     job = stuck_job(tmp_path, timeoutSeconds=3, measureSeconds=1)
 
-    assert job.wait(20) == 1
+    assert job.wait(20) == 6
     result = read(tmp_path / "log")
     assert isinstance(result, Failure) and result.reason == "TimedOut"
-    assert "booting the baseline without speculation" in result.message
+    assert "booting the engine: baseline" in result.message

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from specserve_profiler import __version__
-from specserve_profiler.cli import check, render, report, run, table
+from specserve_profiler.cli import check, compare, render, report, run, table
 from specserve_profiler.cli.faults import FaultError
 from specserve_profiler.errors import OWN_FAULT, SIGINT, USAGE
 from specserve_profiler.job import run_job
@@ -65,6 +65,7 @@ def _main(
 app.command("run", epilog=run.EPILOG)(run.run)
 app.command("table")(table.table)
 app.command("render")(render.render)
+app.command("compare")(compare.compare)
 app.command("check")(check.check)
 app.command("report")(report.report)
 app.command("show", hidden=True)(report.show)

@@ -29,7 +29,10 @@ def page(profiles: Sequence[Profile | PartialProfile]) -> str:
         f"<style>\n{style}</style></head><body>",
     ]
     if len(profiles) > 1:
-        links = "".join(f'<li><a href="#p{i}">{escape(title)}</a></li>' for i, title in enumerate(titles))
+        links = "".join(
+            f'<li><a href="#p{i}">{escape(title)}</a>, {profile.measured_at:%Y-%m-%d %H:%M} UTC</li>'
+            for i, (title, profile) in enumerate(zip(titles, profiles, strict=True))
+        )
         parts.append(f'<nav aria-label="Profiles"><ul>{links}</ul></nav>')
     parts += [_article(profile, f"p{index}") for index, profile in enumerate(profiles)]
     parts.append(f'<footer class="faint"><p>Made by specserve-profile {escape(__version__)}.</p></footer>')
@@ -171,7 +174,7 @@ def _quality(reading: Reading) -> str:
                 continue
             heat = min(cell.spread / _HOT, 1) * 70
             cells.append(
-                f'<td class="cell" style="--heat:{heat:.0f}%">±{100 * cell.spread:.1f}% '
+                f'<td class="cell" style="--heat:{heat:.0f}%">±{100 * cell.spread:.1f}%<br/>'
                 f"<small>{cell.blocks} blocks</small></td>"
             )
         cells += _level(reading, size)

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from specserve_profiler.cli.faults import FaultError, explain
 from specserve_profiler.contract import SCHEMA_VERSION, PartialProfile, Profile
-from specserve_profiler.job import BEGIN, END
+from specserve_profiler.job import BEGIN, BEGIN_PARTIAL, END, END_PARTIAL
 
 
 def read_text(path: Path) -> str:
@@ -40,8 +40,10 @@ def read_finished(path: Path) -> Profile:
 
 def parse_profile(text: str, name: str) -> Profile | PartialProfile:
     """A profile from JSON, or from a log of a Job that holds one between two marks. Raises FaultError."""
-    if BEGIN in text:
-        text = text.rpartition(BEGIN)[2].partition(END)[0]
+    for begin, end in ((BEGIN, END), (BEGIN_PARTIAL, END_PARTIAL)):
+        if begin in text:
+            text = text.rpartition(begin)[2].partition(end)[0]
+            break
     try:
         content = json.loads(text)
     except ValueError as error:
