@@ -31,7 +31,7 @@ from specserve_profiler.errors import ProfilingError
 from specserve_profiler.grid import Target, candidates, plan_grid, spread
 from specserve_profiler.measure import Bench, Work, measure_acceptance, measure_itl
 from specserve_profiler.records import Limits, StepLog
-from specserve_profiler.sampling import AcceptanceResult, AcceptanceSampler, Cohort, Generate, GridSampler
+from specserve_profiler.sampling import WITHOUT_SPECULATION, AcceptanceSampler, Cohort, Generate, GridSampler
 from specserve_profiler.verify import closed_loop, follow, follow_own_table
 from specserve_profiler.workload import Prompts, load, tokenize
 
@@ -176,7 +176,7 @@ class Session:
         targets = list(plan_grid(self.request.batch_sizes, (0,), bench.limits, bench.request_tokens))
         cells = _runnable(targets)
         seconds = self._shares.baseline * self.request.measure_seconds
-        sampler = GridSampler(cells, AcceptanceResult.trivial(), seconds, {}, self.request.workload.output_tokens)
+        sampler = GridSampler(cells, WITHOUT_SPECULATION, seconds, {}, self.request.workload.output_tokens)
         self._baselines.append(sampler)
         with self._stage("baseline", seconds) as stage:
             await measure_itl(bench, sampler, {}, Work(), stage)
@@ -194,7 +194,11 @@ class Session:
             try:
                 return await self.boots.boot("every K", config, self._measure_every_k)
             except ProfilingError as error:
-                if error.reason not in ("EngineCrashed", "EngineHung") or lost == REBOOTS or not self._blame(str(error)):
+                if (
+                    error.reason not in ("EngineCrashed", "EngineHung")
+                    or lost == REBOOTS
+                    or not self._blame(str(error))
+                ):
                     raise
         return None
 
@@ -232,6 +236,10 @@ class Session:
             self._work = Work()
         with self._stage("acceptance", seconds - self._work.elapsed) as stage:
             await measure_acceptance(bench, self._acceptance, self._work, stage)
+        try:
+            self._acceptance.result()
+        except ValueError as error:
+            raise ProfilingError("PromptsInvalid", str(error)) from error
 
     async def _measure_grid(self, bench: Bench, cells: Mapping[int, Sequence[int]]) -> None:
         acceptance = self._acceptance
@@ -426,5 +434,3 @@ def _cells(targets: Sequence[Target], measured: Sequence[Cell]) -> tuple[Cell, .
         or Cell(batch_size=target.batch_size, k=target.k, skipped=target.skipped or "the run ended before")
         for target in targets
     )
-
-
