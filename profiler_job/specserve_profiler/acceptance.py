@@ -66,8 +66,8 @@ class AcceptanceSampler:
 
     One round at least; another one where time and prompts are left. At temperature 0 a prompt says everything at once,
     above that the prompts may come again. Ends early when all ratios are known to half the indifference. At last
-    some of the prompts once more, at the middle K and ``spot_concurrency`` (or, where there are too few prompts for more
-    than ``concurrency`` at once, a quarter of it).
+    some of the prompts once more, at the middle K and ``spot_concurrency`` (or, where there are too few prompts for
+    more than ``concurrency`` at once, a quarter of it).
     """
 
     def __init__(
