@@ -12,8 +12,8 @@ from statistics import fmean
 from specserve_profiler.contract import ArmLoop, BaselineCell, Interval, LoopPoint
 
 ASSUMED_DRIFT = 0.03
-"""95 % half-width of the log ratio of one cell between two boots, where only one baseline was booted. On two shared CPU
-cores up to 0.13 was seen, on a GPU of one's own much less is usual; a verdict that hangs on it asks for a second boot."""
+"""95 % half-width of the log ratio of one cell between two boots, where only one baseline was booted. On two shared
+CPU cores up to 0.13 was seen; a verdict that hangs on it asks for a second boot."""
 
 
 def combined(first: Interval, second: Interval) -> Interval:

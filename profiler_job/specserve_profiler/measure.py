@@ -174,9 +174,8 @@ async def run_cohort(bench: Bench, order: Cohort, lengths: Mapping[int, float], 
     async with _cancelled_at_the_end(call):
         async for new, _ in _records(bench, call):
             steps += new
-            stage.progress(
-                f"batch size {order.batch_size}: K {', '.join(map(str, order.ks))} in blocks of {order.block_steps} steps"
-            )
+            ks = ", ".join(map(str, order.ks))
+            stage.progress(f"batch size {order.batch_size}: K {ks} in blocks of {order.block_steps} steps")
             if _decoding(steps, order.batch_size) >= wanted:
                 return steps
         call.result()

@@ -48,7 +48,7 @@ class Finished(NamedTuple):
     ttft_us: int
     """From the request's arrival to its first token."""
     chain: str
-    """Tokens put out in each verify step, one character a step (``digit``). The first token of a text is the prefill's."""
+    """Tokens put out in each verify step, one character a step (``digit``). A text's first token is the prefill's."""
     request_id: str
 
     @property
@@ -78,7 +78,7 @@ def digit(tokens: int) -> str:
 
 @dataclass(frozen=True)
 class Plan:
-    """Which K the next steps draft: one, several in blocks of ``block_steps``, in random order and balanced, or a table's.
+    """Which K the next steps draft: one, several in blocks of ``block_steps`` (random order, balanced), or a table's.
 
     Where there is no plan, the engine's own table is in force.
     """

@@ -5,6 +5,7 @@ What is known after each stage is kept, so that a run that ends early still leav
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -194,11 +195,8 @@ class Session:
             try:
                 return await self.boots.boot("every K", config, self._measure_every_k)
             except ProfilingError as error:
-                if (
-                    error.reason not in ("EngineCrashed", "EngineHung")
-                    or lost == REBOOTS
-                    or not self._blame(str(error))
-                ):
+                lost_in_a_cell = error.reason in ("EngineCrashed", "EngineHung")
+                if not lost_in_a_cell or lost == REBOOTS or not self._blame(str(error)):
                     raise
         return None
 
@@ -272,8 +270,11 @@ class Session:
     # The closed loop
 
     async def _verify(self, decision: Decision) -> None:
-        """Boots what would be served, exactly as it would be, and other arms where asked for."""
-        if self.request.verify == "Off" or decision.verdict == "None":
+        """Boots what would be served, exactly as it would be, and other arms where asked for.
+
+        Also where the grid alone cannot tell the gain from its error: the loop may.
+        """
+        if self.request.verify == "Off" or not _promising(decision):
             return
         for arm in self._arms(decision):
             if not self._time_for_a_boot(str(arm)):
@@ -411,6 +412,12 @@ def check(request: ProfileRequest) -> None:
             f"workload.outputTokens {request.workload.output_tokens} leaves no room for a prompt in "
             f"engine.maxModelLen {request.engine.max_model_len}",
         )
+
+
+def _promising(decision: Decision) -> bool:
+    """Whether anything but no speculation has a chance: a K above 0, and a predicted gain, however uncertain."""
+    gain = sum(math.log(speedup.over_baseline) for speedup in decision.speedups)
+    return any(row.k for row in decision.table) and (decision.verdict != "None" or gain > 0)
 
 
 def _neighbours(rows: Sequence[Row], size: int) -> set[int]:

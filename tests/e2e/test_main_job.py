@@ -82,7 +82,7 @@ def test_the_profile_is_of_real_measurements(measured: Measured) -> None:
     profile = measured.stored.profile
     cells = {(c.batch_size, c.k): c for c in profile.measurements.grid}
     assert set(cells) == {(b, k) for b in story.BATCH_SIZES for k in range(6)}
-    assert all(c.itl_ms is not None and c.itl_ms.mean > 1 for c in cells.values())
+    assert all(c.itl_ms is not None and c.itl_ms > 1 for c in cells.values())
     lengths = {a.k: a.acceptance_length.mean for a in profile.measurements.acceptance}
     assert lengths[0] == 1
     assert 1.4 < lengths[1] < 1.9

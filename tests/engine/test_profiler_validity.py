@@ -1,4 +1,4 @@
-"""One boot that switches K against servers that run one K alone: the same texts, the same drafts accepted, the same times.
+"""One boot that switches K against servers that run one K alone: the same drafts accepted, the same times.
 
 Greedy, on real vLLM. The bench (``make bench-profile``) compares times more closely, with boots repeated.
 """
