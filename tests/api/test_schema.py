@@ -315,7 +315,7 @@ BOUNDS: list[Case] = [
             ("batchSize", "minimum", 1, 0, "greater than or equal to 1"),
             ("batchSize", "maximum", 4096, 4097, "less than or equal to 4096"),
             ("weight", "minimum", 0.5, -1, "greater than or equal to 0"),
-            ("weight", "maximum", 1000000, 1000001, "less than or equal to 1e+06"),
+            ("weight", "maximum", 1000000, 1000001, "less than or equal to 1000000"),
         )
     ),
     *word("spec.profile.verify", ("Table", "Full", "Off")),
