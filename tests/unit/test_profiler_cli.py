@@ -581,6 +581,19 @@ def test_a_finished_run_prints_the_report_and_what_to_serve_with(tmp_path: Path)
     assert Profile.model_validate_json(out.read_text()) == profile()
 
 
+def test_the_engines_log_goes_where_it_is_asked_for(tmp_path: Path) -> None:
+    prompts, log = tmp_path / "prompts.jsonl", tmp_path / "engine.log"
+    prompts.write_text(PROMPTS)
+    engine = f"{sys.executable} -c \"print('no weights'); raise SystemExit(3)\""
+
+    done = process(
+        *RUN, f"--prompts={prompts}", f"--engine-command={engine}", "--output-tokens=64", f"--engine-log={log}"
+    )
+
+    assert done.returncode == 4
+    assert log.read_text() == "no weights\n" and "[engine]" not in done.stderr
+
+
 def test_a_full_disk_loses_nothing() -> None:
     done = Run.profile("-o", "/dev/full")
 

@@ -18,7 +18,7 @@ from specserve_profiler import render
 from specserve_profiler.cli import output, plan
 from specserve_profiler.cli.faults import FaultError
 from specserve_profiler.cli.live import LiveView
-from specserve_profiler.console import EngineLine, Lines, Listener, observing
+from specserve_profiler.console import EngineLine, Event, Lines, Listener, observing
 from specserve_profiler.contract import Failure, PartialProfile, Profile, ProfileRequest
 from specserve_profiler.errors import DISK, exit_code
 from specserve_profiler.report import report
@@ -221,9 +221,16 @@ def _lines(engine_log: Path | None) -> Iterator[Listener]:
     if engine_log is None:
         yield lines
         return
-    with engine_log.open("w", encoding="utf-8") as file:
-        log = Lines(lambda: file)
-        yield lambda event: (log if isinstance(event, EngineLine) else lines)(event)
+    with engine_log.open("w", encoding="utf-8") as log:
+
+        def listen(event: Event) -> None:
+            if isinstance(event, EngineLine):
+                log.write(event.text + "\n")
+                log.flush()
+            else:
+                lines(event)
+
+        yield listen
 
 
 def _finish(request: ProfileRequest, outcome: Outcome, out: Path | None, *, as_json: bool) -> int:
