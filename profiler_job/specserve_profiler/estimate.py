@@ -44,8 +44,7 @@ def sequence_width(n: int, alpha: float, best_at: int) -> float:
 
     With probability 1 - ``alpha`` it holds at every n at once, however one decides when to stop; it is narrowest near
     n = ``best_at``. Waudby-Smith, Arbour, Sinha, Kennedy, Ramdas, Time-uniform central limit theory and asymptotic
-    confidence sequences (2021): sqrt(2 (n rho^2 + 1) / (n^2 rho^2) log(sqrt(n rho^2 + 1) / alpha)), from Robbins' normal
-    mixture.
+    confidence sequences (2021): sqrt(2 (n rho^2 + 1) / (n^2 rho^2) log(sqrt(n rho^2 + 1) / alpha)), Robbins' mixture.
     """
     rho2 = (-2 * math.log(alpha) + math.log(-2 * math.log(alpha)) + 1) / best_at
     grown = n * rho2 + 1

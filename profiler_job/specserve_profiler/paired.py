@@ -27,8 +27,8 @@ class PairedFit:
     blocks: Mapping[int, int]
     noise: Mapping[int, float]
     """Standard deviation of a block within its deck."""
-    degrees: float
-    """Degrees of freedom of ``noise``; 0 where it is not known."""
+    degrees: Mapping[int, float]
+    """Degrees of freedom of ``noise``; empty where it is not known."""
     variance: Mapping[tuple[int, int], float]
     """Of effect(k) - effect(other)."""
 
@@ -40,12 +40,12 @@ class PairedFit:
         """
         if len(self.effects) < 2:
             return dict.fromkeys(self.effects, 0.0)
-        if self.degrees < 1:
+        if not self.degrees:
             return dict.fromkeys(self.effects, 1.0)
         own = {k: self.noise[k] ** 2 / self.blocks[k] for k in self.effects}
         for k, other in combinations(sorted(self.effects, key=lambda k: -self.blocks[k]), 2):
             own[other] = max(own[other], self.variance[k, other] - own[k])
-        return {k: t_quantile(self.degrees) * math.sqrt(value) for k, value in own.items()}
+        return {k: t_quantile(self.degrees[k]) * math.sqrt(value) for k, value in own.items()}
 
 
 def paired_fit(decks: Iterable[Blocks]) -> PairedFit:
@@ -61,7 +61,7 @@ def paired_fit(decks: Iterable[Blocks]) -> PairedFit:
     logs = [{k: value for k, value in deck.items() if k in ks} for deck in logs]
     blocks = Counter(k for deck in logs for k in deck)
     if len(ks) < 2:
-        return PairedFit(dict.fromkeys(ks, 0.0), blocks, dict.fromkeys(ks, 0.0), 0, {})
+        return PairedFit(dict.fromkeys(ks, 0.0), blocks, dict.fromkeys(ks, 0.0), {}, {})
     logs = [deck for deck in logs if len(deck) > 1]
     inverse, effects = _effects(logs, ks)
     noise, degrees = _noise(logs, dict(zip(ks, effects, strict=True)))
@@ -109,8 +109,10 @@ def _by_members(decks: Sequence[Mapping[int, float]]) -> dict[tuple[int, ...], l
     return found
 
 
-def _noise(decks: Sequence[Mapping[int, float]], effects: Mapping[int, float]) -> tuple[dict[int, float], float]:
-    """(K -> standard deviation of a block within its deck, its degrees of freedom)."""
+def _noise(
+    decks: Sequence[Mapping[int, float]], effects: Mapping[int, float]
+) -> tuple[dict[int, float], dict[int, float]]:
+    """K -> (standard deviation of a block within its deck), K -> (its degrees of freedom)."""
     squares, counts, own, shared = (dict.fromkeys(effects, 0.0) for _ in range(4))
     for deck in decks:
         level = sum(value - effects[k] for k, value in deck.items()) / len(deck)
@@ -121,7 +123,7 @@ def _noise(decks: Sequence[Mapping[int, float]], effects: Mapping[int, float]) -
             shared[k] += 1 / len(deck)
     degrees = sum(counts.values()) - len(decks) - len(effects) + 1
     if degrees < 1:
-        return dict.fromkeys(effects, 0.0), 0
+        return dict.fromkeys(effects, 0.0), {}
     common = sum(squares.values()) / degrees
     noise = {}
     for k in effects:
@@ -129,7 +131,7 @@ def _noise(decks: Sequence[Mapping[int, float]], effects: Mapping[int, float]) -
         weight = own[k] * (counts[k] - 1) / counts[k]
         mine = max(seen / own[k], 0.0) if weight > 0 else common
         noise[k] = math.sqrt((PRIOR_DEGREES * common + weight * mine) / (PRIOR_DEGREES + weight))
-    return noise, min(degrees, PRIOR_DEGREES + min(own.values()))
+    return noise, {k: min(degrees, PRIOR_DEGREES + counts[k] - 1) for k in effects}
 
 
 def _scatter(decks: Sequence[Mapping[int, float]], ks: Sequence[int], noise: Mapping[int, float]) -> list[list[float]]:

@@ -185,7 +185,7 @@ class GridSampler:
         there are other K may fail for a wrong end, so each has its share of alpha. How well AL is known is on top.
         """
         fit = paired_fit(state.decks)
-        if not state.ks or not set(state.ks) <= fit.effects.keys() or fit.degrees < 1:
+        if not state.ks or not set(state.ks) <= fit.effects.keys() or not fit.degrees:
             return
         goodput = {k: math.log(self._lengths[k]) - fit.effects[k] for k in state.ks}
         best = max(goodput, key=lambda k: goodput[k])
@@ -204,7 +204,8 @@ class GridSampler:
         decks = min(fit.blocks[best], fit.blocks[k])
         alpha = ALPHA / (len(state.contenders) - 1)
         width = math.sqrt(decks) * estimate.sequence_width(decks, alpha, best_at=2 * LEAST_DECKS)
-        small_sample = estimate.t_quantile(fit.degrees) / estimate.t_quantile(math.inf)
+        degrees = min(fit.degrees[best], fit.degrees[k])
+        small_sample = estimate.t_quantile(degrees) / estimate.t_quantile(math.inf)
         itl = width * small_sample * math.sqrt(fit.variance[best, k])
         return itl, self._acceptance.half_width(best, k), decks
 
