@@ -268,6 +268,23 @@ def test_table_prints_rows_and_nothing_else_on_stdout(figures: Path) -> None:
     assert done.returncode == 0
 
 
+def test_table_of_the_figures_that_vllm_published(tmp_path: Path) -> None:
+    """PR #32374's three rows; its own table from five batch sizes has the same last three rows."""
+    itl = {1: (6.52, 7.37, 8.84, 10.33), 64: (7.77, 9.66, 13.50, 16.83), 256: (14.49, 27.14, 41.85, 57.40)}
+    published = {
+        "batchSizes": list(itl),
+        "draftTokens": [0, 1, 3, 5],
+        "itlMs": list(itl.values()),
+        "acceptancePerPosition": [0.6812, 0.3914, 0.2035, 0.1014, 0.0514],
+    }
+    path = tmp_path / "published.json"
+    path.write_text(json.dumps(published))
+
+    done = process("table", "--grid", str(path), "--interpolate-k", "--tie", "0")
+
+    assert done.stdout == "[[1, 5, 3], [6, 110, 2], [111, 169, 1], [170, 256, 0]]\n"
+
+
 def test_table_in_other_forms(figures: Path, stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["table", f"--grid={figures}", "--tie=0", "--max-batch=100", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {
