@@ -63,8 +63,10 @@ class Surface:
 
         Between two measured sizes that share no K, those of the larger: what runs there runs with fewer requests.
         """
-        found = {k: self.acceptance[k] / itl for k in self.ks if (itl := self.itl_ms(size, k)) is not None}
-        return found or self.goodputs(self._neighbours(size)[1])
+        if size not in self._known:
+            found = {k: self.acceptance[k] / itl for k in self.ks if (itl := self.itl_ms(size, k)) is not None}
+            self._known[size] = found or self.goodputs(self._neighbours(size)[1])
+        return self._known[size]
 
     def best_k(self, size: int, tie: float) -> int:
         """The smallest K whose goodput is within ``tie`` (a share) of the best."""
@@ -77,10 +79,16 @@ class Surface:
         goodputs = self.goodputs(size)
         return 1 - goodputs[k] / max(goodputs.values()) if k in goodputs else math.inf
 
+    @cached_property
+    def _known(self) -> dict[int, dict[int, float]]:
+        """Goodputs by batch size, as far as they were asked for."""
+        return {}
+
     def _neighbours(self, size: int) -> tuple[int, int]:
-        below = max((s for s in self.sizes if s <= size), default=self.sizes[0])
-        above = min((s for s in self.sizes if s >= size), default=self.sizes[-1])
-        return below, above
+        """The measured sizes around one; at the ends and where it was measured, one twice."""
+        index = min(bisect_left(self.sizes, size), len(self.sizes) - 1)
+        above = self.sizes[index]
+        return (self.sizes[index - 1] if index and above > size else above), above
 
 
 def shares(weights: Mapping[int, float], sizes: Sequence[int]) -> dict[int, float]:
