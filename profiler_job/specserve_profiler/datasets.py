@@ -156,8 +156,8 @@ _WAYS_OUT = {
     "DatasetNotFoundError": "there is no such dataset, or it is private: check the name, set HF_TOKEN",
     "RevisionNotFoundError": "there is no such revision",
     "OfflineModeIsEnabled": "HF_HUB_OFFLINE is set and it is not in the cache: unset that",
-    "LocalEntryNotFoundError": "it is not in the cache and the hub is out of reach: allow the way there, set "
-    "HF_ENDPOINT to a mirror",
+    "LocalEntryNotFoundError": "it is not in the cache, and the hub is out of reach or HF_HUB_OFFLINE is set: "
+    "allow the way there, set HF_ENDPOINT to a mirror",
     "HFValidationError": "that is no name of a dataset: give owner/name",
 }
 _ANY_OTHER = "the hub is out of reach from here: allow the way there, set HF_ENDPOINT to a mirror"
