@@ -421,7 +421,11 @@ def test_compare_as_json(stored: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_report_as_text_is_that_of_the_job(stored: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    expected = report(Profile.model_validate_json(stored.read_text()))
+    expected = report(Profile.model_validate_json(stored.read_text())) + (
+        '\nServe with:\n  --speculative-config \'{"method":"eagle3","model":"org/target-8b-eagle3",'
+        '"num_speculative_tokens":5,"num_speculative_tokens_per_batch_size":[[1,8,5],[9,40,3],[41,120,2],[121,256,1]]}\''
+        " --cudagraph-capture-sizes 1 2 4 8 16\n"
+    )
     assert main(["report", "--text", str(stored)]) == 0
     assert capsys.readouterr().out == expected
     log = tmp_path / "log"

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import resources
 
-from specserve_profiler import __version__, render
+from specserve_profiler import __version__
 from specserve_profiler.cli.flags import command_of
 from specserve_profiler.cli.plots import pictures
+from specserve_profiler.cli.serving import served_arguments
 from specserve_profiler.contract import PartialProfile, Profile, ProfileRequest
 from specserve_profiler.reading import Reading, number, percent
 
@@ -78,12 +79,11 @@ def _verdict(profile: Profile | PartialProfile) -> str:
         f"<p>{escape(decision.reason)}</p>",
     ]
     if profile.request is not None:
-        config = render.speculative_config(profile.request.speculation, decision)
-        if config is None:
-            parts.append("<p>Serve without <code>--speculative-config</code>.</p>")
+        words = served_arguments(profile, profile.request)
+        if words:
+            parts.append(f"<p>Serve with</p><pre>{escape(shlex.join(words))}</pre>")
         else:
-            argument = f"--speculative-config {shlex.quote(render.config_text(config))}"
-            parts.append(f"<p>Serve with</p><pre>{escape(argument)}</pre>")
+            parts.append("<p>Serve without <code>--speculative-config</code>.</p>")
     parts.append("</section>")
     if decision.warnings:
         warnings = "".join(f"<li>{escape(warning)}</li>" for warning in decision.warnings)

@@ -15,6 +15,7 @@ from specserve_profiler import render as rendering
 from specserve_profiler.cli import output
 from specserve_profiler.cli.faults import FaultError, explain
 from specserve_profiler.cli.load import read_finished
+from specserve_profiler.cli.serving import arm_arguments
 from specserve_profiler.contract import METHODS_WITH_DRAFTER, Arm, Decision, Profile, Row, Speculation
 from specserve_profiler.engines import Refused, Warned, foresee
 
@@ -55,11 +56,9 @@ def render(
     warnings = [] if arm.kind == "None" else _warnings(speculation, version)
     try:
         config = rendering.arm_config(speculation, arm, version)
+        words = arm_arguments(speculation, arm, capture, args, version)
     except ValueError as error:
         raise FaultError(f"--vllm-version: {error}") from error
-    words = [] if config is None else ["--speculative-config", rendering.config_text(config)]
-    if config is not None:
-        words += rendering.capture_arguments(capture, args)
     if as_json:
         output.put_json({"arguments": words, "config": config, "warnings": warnings})
         return 0

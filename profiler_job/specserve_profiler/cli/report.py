@@ -11,6 +11,7 @@ from specserve_profiler import report as terminal
 from specserve_profiler.cli import output
 from specserve_profiler.cli.faults import FaultError
 from specserve_profiler.cli.load import read_profile
+from specserve_profiler.cli.serving import serving_words
 from specserve_profiler.contract import PartialProfile, Profile
 from specserve_profiler.errors import DISK
 
@@ -37,7 +38,7 @@ def report(
     if text and as_json:
         raise FaultError("--text and --json: give one of them; `table --json` and the profile itself are JSON")
     if text:
-        output.put("\n".join(terminal.report(profile) for profile in found))
+        output.put("\n".join(map(_text, found)))
     if out is None and not text and png is None:
         out = Path("report.html")
     output.check_writable(out)
@@ -47,6 +48,13 @@ def report(
     elif files:
         output.tell("\n".join(f"written: {path}" for path in files))
     return 0
+
+
+def _text(profile: Profile | PartialProfile) -> str:
+    text = terminal.report(profile)
+    if isinstance(profile, PartialProfile) or profile.request is None:
+        return text
+    return f"{text}\n{serving_words(profile, profile.request)}\n"
 
 
 def show(profile: Annotated[Path, typer.Argument(help="The file that `run -o` wrote.")]) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -14,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from specserve_profiler import render
 from specserve_profiler.cli import output, plan
 from specserve_profiler.cli.faults import FaultError
 from specserve_profiler.cli.live import LiveView
+from specserve_profiler.cli.serving import serving_words
 from specserve_profiler.console import EngineLine, Event, Lines, Listener, observing
 from specserve_profiler.contract import Failure, PartialProfile, Profile, ProfileRequest
 from specserve_profiler.errors import DISK, exit_code
@@ -240,7 +239,7 @@ def _finish(request: ProfileRequest, outcome: Outcome, out: Path | None, *, as_j
         if as_json:
             output.put(outcome.profile.to_json())
         else:
-            output.put(f"{report(outcome.profile)}\n{serving_words(request, outcome.profile)}")
+            output.put(f"{report(outcome.profile)}\n{serving_words(outcome.profile, request)}")
         return 0 if out is None or written is not None else _unwritable(out, outcome.profile, as_json=as_json)
     failure = outcome.failure or Failure(reason="ProfilerFailed", message="the run ended without a result")
     if as_json:
@@ -277,14 +276,6 @@ def _unwritable(out: Path, profile: Profile, *, as_json: bool) -> int:
 
 def _code(failure: Failure, signal: int | None) -> int:
     return 128 + signal if failure.reason == "Interrupted" and signal is not None else exit_code(failure.reason)
-
-
-def serving_words(request: ProfileRequest, profile: Profile) -> str:
-    """What to serve with, for a person."""
-    config = render.speculative_config(request.speculation, profile.decision)
-    if config is None:
-        return "Serve without --speculative-config."
-    return f"Serve with:\n  --speculative-config {shlex.quote(render.config_text(config))}"
 
 
 def _plan_text(request: ProfileRequest) -> str:
