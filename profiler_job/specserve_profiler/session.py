@@ -258,7 +258,8 @@ class Session:
         order, cell = self._work.order, self.boots.cell
         if isinstance(order, Generate) and self._acceptance is not None:
             self._acceptance.fail(order, why)
-            self._warn(f"K = {order.k} was given up: {why}")
+            what = f"K = {order.k}" if order.k in self._acceptance.result().failed else "the spot check of acceptance"
+            self._warn(f"{what} was given up: {why}")
         elif isinstance(order, Cohort) and self._grid is not None and cell is not None:
             self._grid.fail(*cell, why)
             self._warn(f"batch size {cell[0]}, K = {cell[1]} was given up: {why}")
