@@ -150,7 +150,7 @@ def test_flags_win_over_the_plan_file(tmp_path: Path, capsys: pytest.CaptureFixt
     plan.write_text(
         "model: m\nspeculation: {method: ngram, max_tokens: 4}\n"
         "engine: {maxNumSeqs: 8, maxModelLen: 512, args: [--enforce-eager]}\n"
-        "prompts: {hub: {name: org/talk, split: test}}\nmeasureSeconds: 30\n"
+        "prompts: {hub: {name: org/talk, split: test}}\nmeasureSeconds: 30\nverify: Off\nweights: {1: 5}\n"
     )
 
     made = dry_run(capsys, f"--config={plan}", "--max-tokens=2", "--prompts=/p.jsonl", "--", "--max-lora-rank=8")
@@ -159,6 +159,7 @@ def test_flags_win_over_the_plan_file(tmp_path: Path, capsys: pytest.CaptureFixt
     assert made.prompts.path == "/p.jsonl" and made.prompts.hub is None
     assert made.engine.args == ("--max-lora-rank=8",)
     assert made.measure_seconds == 30
+    assert made.verify == "Off" and made.weights == {1: 5}
     assert made.batch_sizes == (1, 2, 4, 8)
     assert dry_run(capsys, f"--config={plan}").engine.args == ("--enforce-eager",)
 
@@ -241,6 +242,8 @@ def test_wrong_usage_says_what_is_wrong_on_stderr(
     [
         ("[1]", "must hold the fields of a request, such as model: and engine:"),
         ("a: [", "is neither YAML nor JSON: while parsing a flow node"),
+        ("model: 5", "--model: must be a valid string, is 5"),
+        ("engine: {command: vllm serve}", "--engine-command (engine.command): must be a list, is 'vllm serve'"),
         ("modle: m", "modle: there is no such field; did you mean model?"),
         ("speculation: {method: ngram, maxTokenz: 4}", "speculation.maxTokenz: there is no such field; did you mean"),
         ("prompts: {hub: {nam: x}}", "prompts.hub.nam: there is no such field; did you mean name?"),

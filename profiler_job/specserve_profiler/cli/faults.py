@@ -43,8 +43,8 @@ def _line(fault: dict[str, Any], model: type[BaseModel], name: Callable[[str], s
         return f"{name(field)}: is needed"
     if kind == "value_error":
         return _own_words(str(fault["msg"]).removeprefix("Value error, "), field, name)
-    words = str(fault["msg"]).replace("Input should be", "must be")
-    shown = "" if isinstance(given, dict | list | tuple) else f", is {given!r}"
+    words = str(fault["msg"]).replace("Input should be", "must be").replace("a valid tuple", "a list")
+    shown = f", is {given!r}" if isinstance(given, str | int | float) else ""
     return f"{name(field)}: {words}{shown}"
 
 

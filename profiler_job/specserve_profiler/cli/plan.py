@@ -71,6 +71,8 @@ def read_plan(path: Path) -> Values:
     if not isinstance(content, dict):
         raise FaultError(f"--config: {path} must hold the fields of a request, such as model: and engine:")
     plan: Values = _camel(content)
+    if plan.get("verify") is False:
+        plan["verify"] = "Off"  # which YAML takes for a truth value
     return plan
 
 
