@@ -145,7 +145,9 @@ class Session:
         say(f"predicted verdict {decision.verdict}: {decision.reason}")
         await self._verify(decision)
         decision = self.decision()
-        if verdict.undecided(decision, self._measured()) and self._time_for_a_boot("the baseline again"):
+        if verdict.undecided(decision, self._measured(), self.request.weights) and self._time_for_a_boot(
+            "the baseline again"
+        ):
             say("the verdict lies within what boots differ by: the baseline once more")
             await self.boots.boot("baseline", None, self._measure_baseline)
             decision = self.decision()
@@ -314,9 +316,11 @@ class Session:
 
     async def _measure_arm(self, engine: Engine, arm: Arm, capture_sizes: Sequence[int]) -> None:
         bench = await self._bench(engine)
-        missing = set(capture_sizes) - set(bench.limits.graph_sizes)
+        missing = capture.missing_sizes(capture_sizes, bench.limits.graph_sizes)
         if missing:
-            self._warn(f"the engine captured no graphs of {', '.join(map(str, sorted(missing)))} tokens, as asked")
+            self._warn(
+                f"the engine captured no graphs of {', '.join(map(str, missing))} tokens, though it was asked to"
+            )
         follow_own_table(bench)
         common = tuple(point.concurrency for loop in self._baseline_loops[:1] for point in loop.points)
         points = common
