@@ -7,13 +7,13 @@ the same prompts for every K, AL compared prompt by prompt. What is left between
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Sequence
+from statistics import fmean
 from typing import cast
 
 from bench.rounds import StaticBoot
 from bench.setting import Setting, in_a_boot
-from specserve_profiler import estimate, paired, render
+from specserve_profiler import estimate, render
 from specserve_profiler.acceptance import AcceptanceSampler, Generate
 from specserve_profiler.console import Stage
 from specserve_profiler.measure import Bench, Work, measure_acceptance, run_cohort
@@ -31,17 +31,16 @@ async def static_boot(setting: Setting, k: int, generations: int) -> StaticBoot:
     request = setting.request(setting.pair.profile_prompts)
     seconds = setting.seconds / (setting.kmax + 1)
 
-    async def measure(bench: Bench) -> tuple[dict[int, paired.LevelFit], dict[int, tuple[float, float]]]:
+    async def measure(bench: Bench) -> tuple[dict[int, tuple[float, ...]], dict[int, tuple[float, float]]]:
         found = await _whole_generations(bench, k, generations) if k else {}
         length = sum(tokens for tokens, _ in found.values()) / sum(steps for _, steps in found.values()) if k else 1.0
-        return await _levels(bench, k, setting.batch_sizes, length, _ITL_SHARE * seconds), found
+        return await _cohorts(bench, k, setting.batch_sizes, length, _ITL_SHARE * seconds), found
 
     config = render.static_config(request.speculation, k)
-    (levels, found), timed = await in_a_boot(request, f"static K = {k}" if k else "no speculation", config, measure)
+    (cohorts, found), timed = await in_a_boot(request, f"static K = {k}" if k else "no speculation", config, measure)
     return StaticBoot(
         k=k,
-        itl_ms={size: fit.ms for size, fit in levels.items()},
-        itl_half_width={size: fit.half_width for size, fit in levels.items()},
+        cohort_ms=cohorts,
         generations=found,
         boot_seconds=timed.boot_seconds,
         measuring_seconds=timed.measuring_seconds,
@@ -74,21 +73,22 @@ async def _whole_generations(bench: Bench, k: int, count: int) -> dict[int, tupl
     }
 
 
-async def _levels(
+async def _cohorts(
     bench: Bench, k: int, batch_sizes: Sequence[int], length: float, seconds: float
-) -> dict[int, paired.LevelFit]:
-    """ITL at each batch size: cohorts in turn until the time is over, at least one each; each as long as an output."""
+) -> dict[int, tuple[float, ...]]:
+    """ITL of each cohort. Batch sizes take turns until the time is over; a cohort is as long as an output of the workload."""
     stage = Stage(f"ITL, K = {k}", seconds)
-    cohorts: dict[int, list[Sequence[estimate.Blocks]]] = defaultdict(list)
+    cohorts: dict[int, list[float]] = {size: [] for size in batch_sizes}
     decks = max(int(bench.workload.output_tokens / (length * _BLOCK_STEPS)), 1)
     began = time.monotonic()
     seed = 0
-    while time.monotonic() - began < seconds or len(cohorts) < len(batch_sizes):
-        size = min(
-            batch_sizes, key=lambda candidate: (len(cohorts[candidate]) if candidate in cohorts else 0, candidate)
-        )
+    while time.monotonic() - began < seconds or not all(cohorts.values()):
+        size = min(batch_sizes, key=lambda candidate: (len(cohorts[candidate]), candidate))
         order = Cohort(batch_size=size, ks=(k,), block_steps=_BLOCK_STEPS, decks=decks, seed=seed)
         steps = await run_cohort(bench, order, {k: length}, stage)
-        cohorts[size].append(estimate.cohort_blocks(steps, size, _BLOCK_STEPS).decks)
+        blocks = [deck[k] for deck in estimate.cohort_blocks(steps, size, _BLOCK_STEPS).decks]
+        if not blocks:
+            raise RuntimeError(f"batch size {size}, K = {k}: a cohort had no undisturbed block of steps")
+        cohorts[size].append(fmean(blocks))
         seed += size
-    return paired.level_fits(cohorts, {size: {k: 0.0} for size in batch_sizes})
+    return {size: tuple(values) for size, values in cohorts.items()}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from itertools import combinations
+from statistics import fmean
 
 from bench.precision import Round, Z
 from specserve_profiler import estimate
@@ -15,10 +17,8 @@ class StaticBoot(Model):
 
     k: int
     """0: no speculation."""
-    itl_ms: dict[int, float]
-    """By batch size."""
-    itl_half_width: dict[int, float]
-    """Relative, 95 %, over cohorts: drift inside the boot included, drift between boots not."""
+    cohort_ms: dict[int, tuple[float, ...]]
+    """Batch size -> ITL of each cohort."""
     generations: dict[int, tuple[float, float]]
     """Prompt -> (tokens, verify steps) of its whole generation; empty without speculation."""
     boot_seconds: float
@@ -26,14 +26,17 @@ class StaticBoot(Model):
 
 
 def round_of_boots(boots: Sequence[StaticBoot]) -> Round:
-    """One round of the usual way: a boot for every K from 0. AL is compared prompt by prompt."""
+    """One round of the usual way: a boot for every K from 0. AL is compared prompt by prompt.
+
+    The cohort is the unit of sampling, so drift within a boot is in its variance and drift between boots is not.
+    """
     drafting = {boot.k: boot for boot in boots if boot.k > 0}
     influences = {k: estimate.influences(boot.generations) for k, boot in drafting.items()}
+    cohorts = {(size, boot.k): values for boot in boots for size, values in boot.cohort_ms.items()}
+    deviation = cohort_variance(cohorts.values())
     return Round(
-        itl_ms={(size, boot.k): ms for boot in boots for size, ms in boot.itl_ms.items()},
-        itl_variance={
-            (size, boot.k): (half_width / Z) ** 2 for boot in boots for size, half_width in boot.itl_half_width.items()
-        },
+        itl_ms={cell: fmean(values) for cell, values in cohorts.items()},
+        itl_variance={cell: deviation / len(values) for cell, values in cohorts.items()},
         acceptance={0: 1.0, **{k: _length(boot) for k, boot in drafting.items()}},
         acceptance_variance={
             **{(0, k): estimate.log_ratio_deviation(entry, {}) ** 2 for k, entry in influences.items()},
@@ -47,6 +50,18 @@ def round_of_boots(boots: Sequence[StaticBoot]) -> Round:
     )
 
 
+def cohort_variance(cells: Iterable[Sequence[float]]) -> float:
+    """Variance of the log ITL of a cohort about that of its cell, pooled over all cells.
+
+    Raises ValueError where no cell has two cohorts.
+    """
+    repeated = [[math.log(value) for value in values] for values in cells if len(values) > 1]
+    degrees = sum(len(values) - 1 for values in repeated)
+    if not degrees:
+        raise ValueError("no cell was measured twice, so nothing is known of its spread: give more --seconds")
+    return sum((value - fmean(values)) ** 2 for values in repeated for value in values) / degrees
+
+
 def _length(boot: StaticBoot) -> float:
     return sum(a for a, _ in boot.generations.values()) / sum(b for _, b in boot.generations.values())
 
@@ -54,7 +69,9 @@ def _length(boot: StaticBoot) -> float:
 def round_of_profile(profile: Profile) -> Round:
     """One profile of ours: the baseline's boot stands for K = 0, the paired boot for all others.
 
-    Between K the level that all share cancels; against the baseline it does not, so it counts there.
+    Between K the level that all share cancels; against the baseline it does not, so it counts there. Half-widths are
+    taken for those of a normal: those of few degrees of freedom are Student's, so this is unkind to us, not to the
+    other way.
     Raises ValueError where a cell is missing: the two ways are compared on the same ones.
     """
     measured = profile.measurements
