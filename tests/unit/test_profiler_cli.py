@@ -82,6 +82,24 @@ def test_help_of_every_command_teaches_by_example() -> None:
     assert "6 out of time; 7 disk or output" in " ".join(top.stdout.split())
 
 
+def test_job_is_the_same_by_either_door(tmp_path: Path) -> None:
+    for code in ("import specserve_profiler.cli as c, sys; sys.exit(c.main(['job']))", None):
+        words = ["-c", code] if code else ["-m", "specserve_profiler", "job"]
+        log = tmp_path / "log"
+        done = subprocess.run(
+            [sys.executable, *words],
+            env={"PYTHONPATH": str(ROOT / "profiler_job"), "SPECSERVE_TERMINATION_LOG": str(log)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 2, done.stderr
+        assert "no profile: RequestInvalid: SPECSERVE_REQUEST" in done.stdout
+        assert log.exists()
+        log.unlink()
+
+
 # run: from flags and files to a request
 
 
@@ -297,7 +315,7 @@ def test_table_in_other_forms(figures: Path, stored: Path, capsys: pytest.Captur
     }
     assert main(["table", str(stored)]) == 0
     assert json.loads(capsys.readouterr().out) == ROWS
-    assert main(["table", str(stored), "--short"]) == 0
+    assert main(["table", "--short", "--", str(stored)]) == 0
     assert capsys.readouterr().out == "1-8:5 9-40:3 41-120:2 121-256:1\n"
     assert main(["table", str(stored), "--max-batch=2", "--tie=0.1"]) == 0
     assert json.loads(capsys.readouterr().out) == [[1, 2, 3]]

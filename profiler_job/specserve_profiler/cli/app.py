@@ -82,13 +82,11 @@ def job() -> None:
     raise typer.Exit(run_job())
 
 
-def run_app(words: Sequence[str]) -> int:
+def run_app(words: list[str]) -> int:
     """Runs one command. Returns its exit code; never raises for what a person gave."""
-    before, marks, after = _split(words)
-    if not before:
-        before = ["--help"]
+    before, for_engine = _split(words or ["--help"])
     try:
-        code = app(before, prog_name=NAME, standalone_mode=False, obj=after if marks else None)
+        code = app(before, prog_name=NAME, standalone_mode=False, obj=for_engine)
         return code if isinstance(code, int) else 0
     except FaultError as fault:
         return _refuse(str(fault), before, fault.code)
@@ -113,12 +111,12 @@ def _own_fault(error: Exception) -> int:
     return OWN_FAULT
 
 
-def _split(words: Sequence[str]) -> tuple[list[str], bool, list[str]]:
-    """What is ours, whether there is a ``--``, and what comes after it: the engine's."""
-    if "--" not in words:
-        return list(words), False, []
-    position = list(words).index("--")
-    return list(words[:position]), True, list(words[position + 1 :])
+def _split(words: list[str]) -> tuple[list[str], list[str] | None]:
+    """What is ours, and what comes after the ``--`` of ``run``: the engine's; None where there is none."""
+    if words[:1] != ["run"] or "--" not in words:
+        return words, None
+    position = words.index("--")
+    return words[:position], words[position + 1 :]
 
 
 def _refuse(text: str, words: Sequence[str], code: int) -> int:
