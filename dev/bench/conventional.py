@@ -76,7 +76,7 @@ async def _whole_generations(bench: Bench, k: int, count: int) -> dict[int, tupl
 async def _cohorts(
     bench: Bench, k: int, batch_sizes: Sequence[int], length: float, seconds: float
 ) -> dict[int, tuple[float, ...]]:
-    """ITL of each cohort. Batch sizes take turns until the time is over; a cohort is as long as an output of the workload."""
+    """ITL of each cohort, each as long as an output of the workload. Batch sizes take turns until the time is over."""
     stage = Stage(f"ITL, K = {k}", seconds)
     cohorts: dict[int, list[float]] = {size: [] for size in batch_sizes}
     decks = max(int(bench.workload.output_tokens / (length * _BLOCK_STEPS)), 1)
