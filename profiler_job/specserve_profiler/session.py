@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from specserve_profiler import baselines, capture, engines, render, verdict
+from specserve_profiler import baselines, capture, engines, installed, render, verdict
 from specserve_profiler.arguments import refused_arguments
 from specserve_profiler.boots import Boots
 from specserve_profiler.console import Stage, say
@@ -403,7 +403,7 @@ class _TimedStage:
 
 def check(request: ProfileRequest) -> None:
     """Refuses what would only fail, or mislead, after minutes. Raises ProfilingError."""
-    honour = engines.foresee(request.speculation)
+    honour = installed.foresee(request)
     if isinstance(honour, engines.Refused):
         raise ProfilingError("SpeculationUnsupported", str(honour))
     refused = refused_arguments(request.engine.args)
