@@ -126,7 +126,7 @@ def _table_section(reading: Reading) -> str:
             for size, speedup in sorted(speedups.items())
         ]
         heads = ["batch size", "over no speculation", f"over K = {reading.decision.static_k}", "how it is known"]
-        parts.append(_html_table("Speedup of the table", heads, lines))
+        parts.append(_html_table("Speedup", heads, lines))
     return "\n".join(parts)
 
 
