@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import aiohttp
 
 from specserve_profiler import render
+from specserve_profiler.console import began as began_stage
 from specserve_profiler.console import engine_line, say
 from specserve_profiler.contract import ProfileRequest
 from specserve_profiler.engine import HOST, Engine, free_port, running
@@ -94,6 +95,7 @@ class Boots:
             port=port,
             extra=(f"--scheduler-cls={PROBE}", *extra),
         )
+        began_stage(f"boot {name}")
         say(f"{self.doing}: {' '.join(command)}")
         began = time.monotonic()
         deadline = self.began + request.timeout_seconds

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from specserve_profiler.console import Stage
+from specserve_profiler.console import Stage, best_so_far
 from specserve_profiler.contract import Workload
 from specserve_profiler.engine import Engine
 from specserve_profiler.errors import ProfilingError
@@ -151,6 +151,8 @@ async def measure_itl(
             began = time.monotonic()
             steps = await run_cohort(bench, order, lengths, stage)
             sampler.add(order, steps, time.monotonic() - began)
+            if len(order.ks) > 1:
+                best_so_far(sampler.best())
 
 
 async def run_cohort(bench: Bench, order: Cohort, lengths: Mapping[int, float], stage: Stage) -> list[Step]:

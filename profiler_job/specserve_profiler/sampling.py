@@ -143,6 +143,15 @@ class GridSampler:
         """The engine did not survive a cell, or cannot run it: it is not measured again."""
         self._sizes[batch_size].skip(k, why)
 
+    def best(self) -> dict[int, int]:
+        """The K of the best goodput at each batch size, as far as it looks now."""
+        found = {}
+        for size, state in self._sizes.items():
+            effects = paired_fit(state.decks).effects
+            if effects:
+                found[size] = max(effects, key=lambda k: math.log(self._lengths[k]) - effects[k])
+        return found
+
     def result(self) -> GridResult:
         """What is known now."""
         states = self._sizes.values()

@@ -5,7 +5,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
