@@ -51,7 +51,7 @@ test-e2e: venv  ## on the embedded cluster: real kubelet, real vLLM, the operato
 test-gpu: venv  ## marked tests that need a GPU and a vLLM built for it
 	$(PYTEST) tests/gpu
 
-bench-profile: venv  ## one boot per K against one boot for all: time to the same interval (16 minutes)
+bench-profile: venv  ## one boot per K against one boot for all: time to the same interval (17 minutes)
 	$(RUN) -m bench profile
 
 bench-serving: venv  ## closed loops of no speculation, each fixed K and the table; draws docs/images/serving.svg (15 minutes)

@@ -99,7 +99,7 @@ def text(found: Report) -> str:
     best = show.table(
         ["client concurrency", "best other arm", "table over it", f"at least {CLOSE}"],
         [
-            [entry.concurrency, entry.best, _ratio(entry.share.mean, entry.share.half_width), _yes(entry.close)]
+            [entry.concurrency, entry.best, _ratio(entry.share.mean, entry.share.half_width), _close(entry)]
             for entry in found.table_against_best
         ],
     )
@@ -122,8 +122,10 @@ def _ratio(mean: float, half_width: float) -> str:
     return f"{mean:.3f} ± {half_width:.3f}"
 
 
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"
+def _close(entry: AgainstBest) -> str:
+    if entry.close:
+        return "yes"
+    return "no" if entry.surely_behind else "within its interval"
 
 
 def run(

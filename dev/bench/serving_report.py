@@ -100,6 +100,11 @@ class AgainstBest:
         """Whether the table reaches ``CLOSE`` of the best. The best of several noisy arms flatters it."""
         return self.share.mean >= CLOSE
 
+    @property
+    def surely_behind(self) -> bool:
+        """Whether it misses ``CLOSE`` by more than its interval."""
+        return self.share.mean + self.share.half_width < CLOSE
+
 
 def against_best(found: Sequence[Curve]) -> list[AgainstBest]:
     """The table against the best other arm, at every concurrency. Raises StopIteration where no arm is a table."""

@@ -72,6 +72,13 @@ def test_the_table_is_held_against_the_best_other_arm_at_every_concurrency() -> 
     assert found[0].share.mean == pytest.approx(1.01)
     assert found[0].share.half_width == pytest.approx(0.0101)
     assert found[1].share.mean == pytest.approx(0.95)
+    assert [entry.surely_behind for entry in found] == [False, True]
+
+
+def test_a_share_below_the_mark_within_its_interval_is_not_surely_behind() -> None:
+    (found,) = against_best(curves([loops(0, NONE, (1, 100.0, 2.0)), loops(0, TABLE, (1, 97.0, 0.0))]))
+
+    assert (found.close, found.surely_behind) == (False, False)
 
 
 def profile() -> Profile:
