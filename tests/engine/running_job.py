@@ -1,0 +1,110 @@
+"""A profiling Job's process under test, and all that it started: what of it is left when it has ended."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from specserve_profiler.processes import SharedFile, members, shared_memory
+
+
+@dataclass
+class RunningJob:
+    """A Job and what it has printed. Its processes and their shared memory are looked at while it runs."""
+
+    process: "subprocess.Popen[str]"
+    mark: str
+    """``NAME=value`` in the environment of all its processes, and of nobody else's."""
+    log: Path
+    """Its termination message."""
+    lines: list[str] = field(default_factory=list)
+    shared: set[SharedFile] = field(default_factory=set)
+    titles: set[str] = field(default_factory=set)
+    """What its processes called themselves."""
+
+    def __post_init__(self) -> None:
+        threading.Thread(target=self._read, daemon=True).start()
+        threading.Thread(target=self._look, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        self.lines.extend(iter(self.process.stdout.readline, ""))
+
+    def _look(self) -> None:
+        while self.process.poll() is None:
+            pids = self.processes()
+            self.shared |= shared_memory(pids)
+            self.titles |= {title_of(pid) for pid in pids}
+            time.sleep(0.3)
+
+    @property
+    def text(self) -> str:
+        """All that it has printed."""
+        return "".join(list(self.lines))
+
+    def processes(self) -> set[int]:
+        """Its processes, itself included as long as it runs."""
+        return members(self.process.pid, self.mark.encode())
+
+    def wait_for(self, pattern: str, seconds: float = 150, after: int = 0) -> re.Match[str]:
+        """Waits until it has printed something, in what came after the first ``after`` characters."""
+        deadline = time.monotonic() + seconds
+        while (found := re.search(pattern, self.text[after:])) is None:
+            assert self.process.poll() is None, self.text[-3000:]
+            assert time.monotonic() < deadline, f"no {pattern!r} in {seconds} s: {self.text[-3000:]}"
+            time.sleep(0.05)
+        return found
+
+    def wait(self, seconds: float) -> int:
+        """Its exit code."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it has not ended: {self.text[-3000:]}") from None
+
+    def engine_core(self) -> int:
+        """The process id of vLLM's engine core."""
+        return next(pid for pid in self.processes() if title_of(pid).startswith("VLLM::EngineCore"))
+
+    def probe_directory(self) -> Path:
+        """Where the probe of the engine that runs now writes."""
+        environment = Path(f"/proc/{self.engine_core()}/environ").read_bytes().decode()
+        return Path(environment.partition("SPECSERVE_PROBE_DIR=")[2].partition("\0")[0])
+
+    def left(self) -> dict[str, list[str]]:
+        """What it left behind: processes, open ports, shared memory. Empty where nothing."""
+        found = {
+            "processes": [f"{pid} {title_of(pid)}" for pid in self.processes()],
+            "ports": [port for port in sorted(set(re.findall(r"--port=(\d+)", self.text))) if _listens(int(port))],
+            "shared memory": [file.path for file in self.shared if Path(file.path).exists()],
+        }
+        return {what: names for what, names in found.items() if names}
+
+    def end(self) -> None:
+        """Ends it, whatever state it is in."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(30)
+        for pid in self.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait(5)
+
+
+def title_of(pid: int) -> str:
+    """What a process calls itself; empty where it has ended."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    return ""
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0

@@ -1,0 +1,229 @@
+"""What goes wrong, provoked for real: each has a reason, a message with the way out, an exit code. None leaves a thing.
+
+Those that fail at boot are started together, for they wait most of the time.
+"""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.engine.running_job import RunningJob
+
+from demopair.cache import Pair
+from specserve_profiler.contract import Failure, Profile
+from specserve_profiler.engine import free_port
+from specserve_profiler.job import BEGIN, END
+from specserve_profiler.termination import read
+
+pytestmark = pytest.mark.vllm
+Start = Callable[..., RunningJob]
+WITHIN = 170
+"""Seconds in which each that fails at boot has ended, all of them at once on a busy machine."""
+
+
+@pytest.fixture(scope="module")
+def start(
+    engine_python: Path, engine_environment: dict[str, str], pair: Pair, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Start]:
+    jobs: list[RunningJob] = []
+
+    def run(*before: str, changes: dict[str, Any] | None = None, **variables: str) -> RunningJob:
+        request = {
+            "schemaVersion": 2,
+            "key": "specserve-0123456789ab",
+            "model": str(pair.target),
+            "speculation": {"method": "draft_model", "model": str(pair.draft), "maxTokens": 3},
+            "engine": {
+                "command": [str(engine_python), "-m", "vllm.entrypoints.openai.api_server"],
+                "args": ["--dtype=bfloat16", "--enforce-eager", "--no-enable-prefix-caching"],
+                "maxNumSeqs": 8,
+                "maxModelLen": 512,
+            },
+            "workload": {"promptTokens": 32, "outputTokens": 64},
+            "prompts": {"path": str(pair.profile_prompts)},
+            "batchSizes": [8],
+            "measureSeconds": 4,
+            "timeoutSeconds": 280,
+            "verify": "Off",
+            **(changes or {}),
+        }
+        port, log = free_port(), tmp_path_factory.mktemp("job") / "termination-log"
+        process = subprocess.Popen(
+            [*before, str(engine_python), "-m", "specserve_profiler", "job"],
+            env={
+                **engine_environment,
+                "SPECSERVE_REQUEST": json.dumps(request),
+                "SPECSERVE_READY_PORT": str(port),
+                "SPECSERVE_TERMINATION_LOG": str(log),
+                **variables,
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        jobs.append(RunningJob(process, f"SPECSERVE_READY_PORT={port}", log))
+        return jobs[-1]
+
+    yield run
+    for job in jobs:
+        job.end()
+
+
+@pytest.fixture(scope="module")
+def failing(start: Start, pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, RunningJob]]:
+    """A Job for each failure at boot, all of them running."""
+    folder = tmp_path_factory.mktemp("bad")
+    damaged = shutil.copytree(pair.target, folder / "damaged")
+    weights = damaged / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    foreign = shutil.copytree(pair.draft, folder / "foreign")
+    config = json.loads((foreign / "config.json").read_text())
+    (foreign / "config.json").write_text(json.dumps({**config, "vocab_size": 777}))
+    (folder / "full").mkdir()
+    # A disk of one page, in a mount namespace of the Job's own.
+    tiny = 'mount -t tmpfs -o size=4k tmpfs "$0" && exec "$@"'
+    private = ["unshare", "--mount", *(["--map-root-user"] if os.geteuid() else [])]
+    mt_bench = {"hub": {"name": "philschmid/mt-bench", "column": "turns"}}
+    with ExitStack() as stack:
+        jobs = {
+            "disk": start(*private, "sh", "-c", tiny, str(folder / "full"), TMPDIR=str(folder / "full")),
+            "port": start(),
+            "dataset": start(
+                changes={"prompts": mt_bench},
+                HF_ENDPOINT="http://127.0.0.1:9",
+                HF_HUB_OFFLINE="0",
+                HF_HOME=str(folder / "hub"),
+            ),
+            "memory": start(VLLM_CPU_KVCACHE_SPACE="4000"),
+            "damaged": start(changes={"model": str(damaged)}),
+            "drafter": start(
+                changes={
+                    "speculation": {"method": "draft_model", "model": str(foreign), "maxTokens": 3},
+                    "measureSeconds": 1,
+                }
+            ),
+        }
+        _fill_disk(jobs["disk"], folder / "full")
+        _take_ports(jobs["port"], stack)
+        yield jobs
+
+
+def _fill_disk(job: RunningJob, folder: Path) -> None:
+    """Takes all of the Job's disk, as soon as it has made the folder that the engine's probe writes to."""
+    job.wait_for("booting the engine", WITHIN)
+    Path(f"/proc/{job.process.pid}/root{folder}/taken").write_bytes(bytes(4096))
+
+
+def _take_ports(job: RunningJob, stack: ExitStack) -> None:
+    """Listens on every port that the Job gives its engine, long before the engine gets there."""
+    seen = 0
+    for _ in range(3):
+        found = job.wait_for(r"booting the engine: .*--port=(\d+)", WITHIN, after=seen)
+        seen += found.end()
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", int(found[1])))
+        listener.listen()
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "code", "cause", "way_out"),
+    [
+        (
+            "port",
+            "PortInUse",
+            4,
+            "while it started: OSError: [Errno 98] Address already in use.",
+            "End what listens there, or run it again.",
+        ),
+        (
+            "dataset",
+            "DatasetUnreachable",
+            3,
+            "dataset philschmid/mt-bench cannot be read (",
+            "set HF_ENDPOINT to a mirror, or download the dataset and give it as a file",
+        ),
+        (
+            "memory",
+            "OutOfMemory",
+            4,
+            "on kv cache allocation is less than requested memory for kv (4000.0 GiB)",
+            "Set VLLM_CPU_KVCACHE_SPACE (GiB) to what the machine or the container's memory limit leaves",
+        ),
+        (
+            "damaged",
+            "ModelUnreadable",
+            4,
+            "SafetensorError: Error while deserializing header",
+            "Its weights are damaged or cut short: download them again.",
+        ),
+        ("disk", "DiskFull", 7, "No space left on device", "Free some, or give the folder that it names, TMPDIR"),
+        (
+            "drafter",
+            "DrafterMismatch",
+            4,
+            "Target model vocab_size=1024. Draft model vocab_size=777.",
+            "A drafter must have the tokenizer of its target: choose one that was made for it.",
+        ),
+    ],
+)
+def test_a_failure_at_boot(
+    failing: dict[str, RunningJob], name: str, reason: str, code: int, cause: str, way_out: str
+) -> None:
+    job = failing[name]
+
+    assert job.wait(WITHIN) == code, job.text[-3000:]
+    failure = read(job.log)
+    assert isinstance(failure, Failure) and failure.reason == reason
+    assert cause in failure.message and way_out in failure.message
+    assert f"[specserve] no profile: {reason}: {failure.message}" in job.text
+    if name == "port":
+        assert job.text.count("another program took the engine's port") == 2
+        return  # the ports are the test's own
+    assert job.left() == {}
+
+
+def _freeze_in_a_cell(job: RunningJob) -> tuple[int, int]:
+    """Stops the engine core in a cell of the grid with K > 0; what the cell is."""
+    core, directory = job.engine_core(), job.probe_directory()
+    for _ in range(400):
+        os.kill(core, signal.SIGSTOP)
+        cell = tuple(map(int, (directory / "cell").read_text().split()))
+        if cell in {(8, 1), (8, 2), (8, 3)}:
+            return cell[0], cell[1]
+        os.kill(core, signal.SIGCONT)
+        time.sleep(0.02)
+    raise AssertionError("it never was in such a cell")
+
+
+def test_an_engine_that_crashes_in_one_cell_and_hangs_in_another_costs_these_cells_and_no_more(start: Start) -> None:
+    job = start(changes={"measureSeconds": 24, "timeoutSeconds": 200})
+    lost: dict[str, tuple[int, int]] = {}
+    seen = 0
+    for what in ("crash", "hang"):
+        seen += job.wait_for(r"grid \d+ % batch size 8", after=seen).end()
+        lost[what] = _freeze_in_a_cell(job)
+        if what == "crash":
+            os.kill(job.engine_core(), signal.SIGKILL)
+        seen += job.wait_for("the engine is booted anew, without that cell", after=seen).end()
+
+    assert job.wait(150) == 0, job.text[-3000:]
+    profile = Profile.model_validate_json(job.text.split(BEGIN)[1].split(END)[0])
+    cells = {(cell.batch_size, cell.k): cell for cell in profile.measurements.grid}
+    assert set(cells) == {(8, k) for k in range(4)}
+    assert {where for where, cell in cells.items() if cell.itl_ms is None} == set(lost.values())
+    assert "ended" in (cells[lost["crash"]].skipped or "")
+    assert (cells[lost["hang"]].skipped or "").startswith("the engine made no step for 20 s with work to do")
+    assert sum("was given up" in warning for warning in profile.decision.warnings) == 2
+    # That its processes and their shared memory would be seen at all:
+    assert any(title.startswith("VLLM::EngineCore") for title in job.titles) and job.shared
+    assert job.left() == {}
