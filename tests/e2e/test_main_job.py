@@ -7,6 +7,7 @@ between the Job's end and the rollout; then the accelerator changes, and changes
 from __future__ import annotations
 
 import json
+import re
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -49,9 +50,9 @@ def measured(environment: Environment, figures: list[str]) -> Measured:
     first.kill()
     second = wait_for("the operator's restart", lambda: _other(environment, first), 60)
     wait_for("the Job's pod to measure", lambda: _ready(story.job_pod(kube, job)), JOB_SECONDS)
-    wait_for("the end to come near", lambda: "[specserve] grid " in _log(environment, job), JOB_SECONDS)
+    wait_for("the end to come near", lambda: _verifies(_log(environment, job)), JOB_SECONDS)
     second.send(signal.SIGSTOP)  # it sees nothing of the Job's end
-    wait_for("the Job's end", lambda: kube.get("job", job)["status"].get("succeeded") == 1, 120)
+    wait_for("the Job's end", lambda: kube.get("job", job)["status"].get("succeeded") == 1, 300)
     assert story.profiles(kube) == []
     second.kill()
 
@@ -231,6 +232,11 @@ def _other(environment: Environment, before: OperatorProcess) -> OperatorProcess
 
 def _log(environment: Environment, job: str) -> str:
     return environment.kube.kubectl("logs", f"job/{job}", "--tail=200")
+
+
+def _verifies(log: str) -> bool:
+    """Its last part has begun: the closed loop of what would be served, or there is none."""
+    return re.search(r"\[specserve\] (?:table|static K).* in the closed loop|\[specserve\] verdict", log) is not None
 
 
 def _answers(url: str, prompt: str) -> bool:
