@@ -27,6 +27,22 @@ def foresee(request: ProfileRequest) -> engines.Honour:
     )
 
 
+def drafter_mismatch(request: ProfileRequest) -> str | None:
+    """Why the draft model cannot draft for its target; None where it can, or where their files are not at hand.
+
+    A draft model proposes token ids, so both must mean the same by them; an EAGLE head may have a smaller vocabulary
+    with a mapping, which the engine checks.
+    """
+    speculation = request.speculation
+    if speculation.method != "draft_model":
+        return None
+    draft = model_config(speculation.model, speculation.revision).get("vocab_size")
+    target = model_config(request.model, request.revision).get("vocab_size")
+    if None in (draft, target) or draft == target:
+        return None
+    return f"the draft model has a vocabulary of {draft} tokens, its target one of {target}"
+
+
 def engine_version(command: tuple[str, ...]) -> str | None:
     """Version of the vLLM that ``command`` starts; None where that is not the one beside this interpreter."""
     program = shutil.which(command[0]) if command else None

@@ -50,7 +50,7 @@ class PlannedK:
 
     def __init__(self, directory: Path, kmax: int, own: Sequence[int]) -> None:
         self._path = directory / PLAN_FILE
-        self._cell = directory / CELL_FILE
+        self._cell = os.open(directory / CELL_FILE, os.O_WRONLY | os.O_CREAT, 0o644)
         self._kmax = kmax
         self._own = own
         self._stamp: tuple[int, int] | None = None
@@ -65,7 +65,8 @@ class PlannedK:
         k = min(self._planned(batch_size), self._kmax)
         if self._written != (batch_size, k):
             self._written = (batch_size, k)
-            self._cell.write_text(f"{batch_size} {k}", encoding="utf-8")
+            # One write of one length: an engine that is killed at any moment leaves a whole cell.
+            os.pwrite(self._cell, f"{batch_size:8} {k:8}".encode(), 0)
         return k
 
     def _planned(self, batch_size: int) -> int:

@@ -406,6 +406,9 @@ def check(request: ProfileRequest) -> None:
     honour = installed.foresee(request)
     if isinstance(honour, engines.Refused):
         raise ProfilingError("SpeculationUnsupported", str(honour))
+    mismatch = installed.drafter_mismatch(request)
+    if mismatch is not None:
+        raise ProfilingError("DrafterMismatch", f"{mismatch}: choose a drafter that was made for this target")
     refused = refused_arguments(request.engine.args)
     if refused:
         raise ProfilingError(

@@ -1,5 +1,6 @@
 """A profiling Job's process under test, and all that it started: what of it is left when it has ended."""
 
+import json
 import os
 import re
 import signal
@@ -7,10 +8,14 @@ import socket
 import subprocess
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from demopair.cache import Pair
+from specserve_profiler.engine import free_port
 from specserve_profiler.processes import SharedFile, members, shared_memory
 
 
@@ -23,6 +28,7 @@ class RunningJob:
     """``NAME=value`` in the environment of all its processes, and of nobody else's."""
     log: Path
     """Its termination message."""
+    ready_port: int
     lines: list[str] = field(default_factory=list)
     shared: set[SharedFile] = field(default_factory=set)
     titles: set[str] = field(default_factory=set)
@@ -47,6 +53,11 @@ class RunningJob:
     def text(self) -> str:
         """All that it has printed."""
         return "".join(list(self.lines))
+
+    @property
+    def ready(self) -> bool:
+        """Whether it measures."""
+        return _listens(self.ready_port)
 
     def processes(self) -> set[int]:
         """Its processes, itself included as long as it runs."""
@@ -96,6 +107,49 @@ class RunningJob:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait(5)
+
+
+def request_of(python: Path, pair: Pair, **changes: Any) -> dict[str, Any]:
+    """What a Job is asked: the demo pair, briefly, with ``changes`` of its fields."""
+    return {
+        "schemaVersion": 2,
+        "key": "specserve-0123456789ab",
+        "model": str(pair.target),
+        "speculation": {"method": "draft_model", "model": str(pair.draft), "maxTokens": 3},
+        "engine": {
+            "command": [str(python), "-m", "vllm.entrypoints.openai.api_server"],
+            "args": ["--dtype=bfloat16", "--enforce-eager", "--no-enable-prefix-caching"],
+            "maxNumSeqs": 8,
+            "maxModelLen": 512,
+        },
+        "workload": {"promptTokens": 32, "outputTokens": 64},
+        "prompts": {"path": str(pair.profile_prompts)},
+        "batchSizes": [1, 8],
+        "measureSeconds": 20,
+        "timeoutSeconds": 280,
+        **changes,
+    }
+
+
+def start_job(
+    python: Path, request: Mapping[str, Any], environment: Mapping[str, str], log: Path, before: Sequence[str] = ()
+) -> RunningJob:
+    """A Job's process, as its container runs it; ``before`` is a command that runs it."""
+    port = free_port()
+    process = subprocess.Popen(
+        [*before, str(python), "-m", "specserve_profiler", "job"],
+        env={
+            **environment,
+            "SPECSERVE_REQUEST": json.dumps(request),
+            "SPECSERVE_READY_PORT": str(port),
+            "SPECSERVE_TERMINATION_LOG": str(log),
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    return RunningJob(process, f"SPECSERVE_READY_PORT={port}", log, port)
 
 
 def title_of(pid: int) -> str:

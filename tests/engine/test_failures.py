@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -16,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engine.running_job import RunningJob
+from tests.engine.running_job import RunningJob, request_of, start_job
 
 from demopair.cache import Pair
 from specserve_profiler.contract import Failure, Profile
-from specserve_profiler.engine import free_port
 from specserve_profiler.job import BEGIN, END
 from specserve_profiler.termination import read
 
@@ -37,41 +35,10 @@ def start(
     jobs: list[RunningJob] = []
 
     def run(*before: str, changes: dict[str, Any] | None = None, **variables: str) -> RunningJob:
-        request = {
-            "schemaVersion": 2,
-            "key": "specserve-0123456789ab",
-            "model": str(pair.target),
-            "speculation": {"method": "draft_model", "model": str(pair.draft), "maxTokens": 3},
-            "engine": {
-                "command": [str(engine_python), "-m", "vllm.entrypoints.openai.api_server"],
-                "args": ["--dtype=bfloat16", "--enforce-eager", "--no-enable-prefix-caching"],
-                "maxNumSeqs": 8,
-                "maxModelLen": 512,
-            },
-            "workload": {"promptTokens": 32, "outputTokens": 64},
-            "prompts": {"path": str(pair.profile_prompts)},
-            "batchSizes": [8],
-            "measureSeconds": 4,
-            "timeoutSeconds": 280,
-            "verify": "Off",
-            **(changes or {}),
-        }
-        port, log = free_port(), tmp_path_factory.mktemp("job") / "termination-log"
-        process = subprocess.Popen(
-            [*before, str(engine_python), "-m", "specserve_profiler", "job"],
-            env={
-                **engine_environment,
-                "SPECSERVE_REQUEST": json.dumps(request),
-                "SPECSERVE_READY_PORT": str(port),
-                "SPECSERVE_TERMINATION_LOG": str(log),
-                **variables,
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        jobs.append(RunningJob(process, f"SPECSERVE_READY_PORT={port}", log))
+        briefly = {"batchSizes": [8], "measureSeconds": 4, "verify": "Off"}
+        request = request_of(engine_python, pair, **{**briefly, **(changes or {})})
+        log = tmp_path_factory.mktemp("job") / "termination-log"
+        jobs.append(start_job(engine_python, request, {**engine_environment, **variables}, log, before))
         return jobs[-1]
 
     yield run
@@ -171,8 +138,8 @@ def _take_ports(job: RunningJob, stack: ExitStack) -> None:
             "drafter",
             "DrafterMismatch",
             4,
-            "Target model vocab_size=1024. Draft model vocab_size=777.",
-            "A drafter must have the tokenizer of its target: choose one that was made for it.",
+            "the draft model has a vocabulary of 777 tokens, its target one of 1024",
+            "choose a drafter that was made for this target",
         ),
     ],
 )

@@ -1,5 +1,6 @@
 """What a machine tells of an engine before it boots."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -44,6 +45,29 @@ def test_a_parallel_drafter_is_refused_by_the_file_in_its_folder(
         (tmp_path / "config.json").write_text(content)
 
     assert type(installed.foresee(request(tmp_path))) is kind
+
+
+@pytest.mark.parametrize(
+    ("draft", "target", "why"),
+    [
+        (777, 1024, "the draft model has a vocabulary of 777 tokens, its target one of 1024"),
+        (1024, 1024, None),
+        (None, 1024, None),
+        (777, None, None),
+    ],
+)
+def test_a_draft_model_with_another_vocabulary_is_told_by_the_files(
+    tmp_path: Path, draft: int | None, target: int | None, why: str | None
+) -> None:
+    for name, size in (("draft", draft), ("target", target)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps({} if size is None else {"vocab_size": size}))
+    speculation = {"method": "draft_model", "model": str(tmp_path / "draft"), "maxTokens": 3}
+    asked = request(tmp_path / "draft", model=str(tmp_path / "target"), speculation=speculation)
+
+    assert installed.drafter_mismatch(asked) == why
+    # an EAGLE head may have a smaller one, with a mapping
+    assert installed.drafter_mismatch(request(tmp_path / "draft", model=str(tmp_path / "target"))) is None
 
 
 def test_only_the_vllm_beside_this_interpreter_tells_its_version(tmp_path: Path) -> None:
