@@ -37,6 +37,8 @@ class Boots:
         self.doing = "starting"
         """For a person who asks what took so long."""
         self.seconds: dict[str, float] = {}
+        self.longest_boot = 0.0
+        """Seconds; the engines of one run take about the same time."""
         self.cell: tuple[int, int] | None = None
         """(batch size, K) that the last engine ran when it ended."""
 
@@ -47,8 +49,10 @@ class Boots:
 
     def took(self, stage: str, began: float) -> None:
         """Notes what a stage took, added up where it came more than once."""
-        seconds = self.seconds.get(stage, 0.0) + time.monotonic() - began
-        self.seconds[stage] = round(seconds, 1)
+        seconds = time.monotonic() - began
+        self.seconds[stage] = round(self.seconds.get(stage, 0.0) + seconds, 1)
+        if stage.startswith("boot "):
+            self.longest_boot = max(self.longest_boot, seconds)
         say(f"{stage} took {seconds:.1f} s")
 
     def times(self) -> str:

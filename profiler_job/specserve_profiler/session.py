@@ -304,9 +304,13 @@ class Session:
         request = self.request
         extra = render.capture_arguments(capture_sizes, request.engine.args)
         config = render.arm_config(request.speculation, arm)
+        say(f"verifying {arm}")
         try:
             await self.boots.boot(
-                str(arm), config, lambda engine: self._measure_arm(engine, arm, capture_sizes if extra else ()), extra
+                _short(arm),
+                config,
+                lambda engine: self._measure_arm(engine, arm, capture_sizes if extra else ()),
+                extra,
             )
         except ProfilingError as error:
             if error.reason in ("Interrupted", "TimedOut", "DiskFull"):
@@ -330,7 +334,7 @@ class Session:
         seconds = self._shares.loop * self.request.measure_seconds
         edges = [size for size in points if size not in common]
         share = seconds / max(len(points) + 2 * len(edges), 1)
-        with self._stage(f"{arm} in the closed loop", seconds) as stage:
+        with self._stage(f"{_short(arm)} in the closed loop", seconds) as stage:
             found = await self._loop(bench, points, share, stage)
             self._loops.append(ArmLoop(arm=arm, points=found))
             if arm.kind == "Table":
@@ -377,8 +381,7 @@ class Session:
 
     def _time_for_a_boot(self, what: str) -> bool:
         """Whether another boot and its closed loop fit into the time for everything; says so where not."""
-        longest = max((took for stage, took in self.boots.seconds.items() if stage.startswith("boot ")), default=0.0)
-        needed = 1.5 * longest + self._shares.loop * self.request.measure_seconds
+        needed = 1.5 * self.boots.longest_boot + self._shares.loop * self.request.measure_seconds
         if self.boots.left > needed + 30:
             return True
         self._warn(f"there was no time left to boot {what}: give the profile a longer timeout")
@@ -426,6 +429,11 @@ def _promising(decision: Decision) -> bool:
     """Whether anything but no speculation has a chance: a K above 0, and a predicted gain, however uncertain."""
     gain = sum(math.log(speedup.over_baseline) for speedup in decision.speedups)
     return any(row.k for row in decision.table) and (decision.verdict != "None" or gain > 0)
+
+
+def _short(arm: Arm) -> str:
+    """A name for stages: a table may have many rows."""
+    return "table" if arm.kind == "Table" else str(arm)
 
 
 def _neighbours(rows: Sequence[Row], size: int) -> set[int]:
