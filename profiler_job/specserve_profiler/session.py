@@ -316,6 +316,7 @@ class Session:
             if error.reason in ("Interrupted", "TimedOut", "DiskFull"):
                 raise
             say(f"the engine does not serve with {arm}: {error}")
+            self._loops = [loop for loop in self._loops if loop.arm != arm]
             self._loops.append(ArmLoop(arm=arm, failed=str(error)[:300]))
 
     async def _measure_arm(self, engine: Engine, arm: Arm, capture_sizes: Sequence[int]) -> None:
