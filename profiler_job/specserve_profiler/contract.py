@@ -72,7 +72,7 @@ class Workload(Model):
     temperature: Annotated[float, Field(ge=0)] = 0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1
     seed: int = 0
-    """Of the order of the prompts, and of sampling where the temperature is above 0."""
+    """Of the order of the prompts."""
 
 
 class HubDataset(Model):

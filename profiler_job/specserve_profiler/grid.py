@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from specserve_profiler.records import Limits
@@ -57,6 +57,15 @@ def _why_skipped(batch_size: int, k: int, limits: Limits, request_tokens: int) -
     if cache > limits.kv_cache_tokens:
         return f"the requests take {cache} tokens of KV cache, the engine has {limits.kv_cache_tokens}"
     return None
+
+
+def runnable(targets: Iterable[Target]) -> dict[int, list[int]]:
+    """Batch size -> its K that can run; without the batch sizes that have none."""
+    cells: dict[int, list[int]] = {}
+    for target in targets:
+        if target.skipped is None:
+            cells.setdefault(target.batch_size, []).append(target.k)
+    return cells
 
 
 def spread(sizes: Sequence[int], most: int) -> tuple[int, ...]:

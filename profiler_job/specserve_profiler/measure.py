@@ -9,7 +9,7 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,20 +48,22 @@ class Bench:
 
     @property
     def sampling(self) -> dict[str, Any]:
-        """What the workload says of sampling, as the engine's API takes it."""
+        """What the workload says of sampling, as the engine takes it. Without a seed, which would slow it down."""
         work = self.workload
-        random = {"top_p": work.top_p, "seed": work.seed} if work.temperature > 0 else {}
-        return {"temperature": work.temperature, **random}
+        return {"temperature": work.temperature, **({"top_p": work.top_p} if work.temperature > 0 else {})}
 
-    def cell(self) -> tuple[int, int] | None:
-        """(batch size, K) that the engine ran last, or was about to run when it ended."""
-        return read_cell(self.engine)
+    def holds(self, concurrency: int) -> bool:
+        """Whether so many requests at their full length run at once."""
+        tokens = concurrency * (self.request_tokens + self.limits.num_speculative_tokens)
+        return concurrency <= self.limits.max_num_seqs and tokens <= self.limits.kv_cache_tokens
 
-    async def generate(self, prompt: Sequence[int], request_id: str, most: int | None = None) -> None:
+    async def generate(
+        self, prompt: Sequence[int], request_id: str, most: int | None = None, **parameters: Any
+    ) -> None:
         """One whole generation, to its natural end, the workload's length, or ``most`` tokens."""
         room = min(self.workload.output_tokens, self.limits.max_model_len - len(prompt))
         limit = room if most is None else max(min(room, most), 1)
-        await self.engine.complete([prompt], request_id=request_id, max_tokens=limit, **self.sampling)
+        await self.engine.complete([prompt], request_id=request_id, max_tokens=limit, **self.sampling, **parameters)
 
 
 def read_cell(engine: Engine) -> tuple[int, int] | None:
@@ -71,6 +73,19 @@ def read_cell(engine: Engine) -> tuple[int, int] | None:
     except (FileNotFoundError, ValueError):
         return None
     return int(batch_size), int(k)
+
+
+def blamed(order: Generate | Cohort | None, last: tuple[int, int] | None) -> tuple[int, tuple[int, ...]] | None:
+    """(batch size, its K) that an engine was lost in, from the cohort and the cell that it ran ``last``.
+
+    An engine that ended before all requests decoded, in a prefill, did not get to any one K: the batch size is too
+    large for it. None where it was no cohort.
+    """
+    if not isinstance(order, Cohort):
+        return None
+    if last is not None and last[0] == order.batch_size and last[1] in order.ks:
+        return order.batch_size, (last[1],)
+    return order.batch_size, order.ks
 
 
 @dataclass
@@ -124,9 +139,9 @@ async def _generations(bench: Bench, order: Generate) -> list[Finished]:
     finished: dict[str, Finished] = {}
     async with _cancelled_at_the_end(everything):
         async for _, ended in _records(bench, everything):
-            finished |= {_our_id(entry.request_id): entry for entry in ended}
+            finished |= {our_id(entry.request_id): entry for entry in ended}
         await everything
-        finished |= {_our_id(entry.request_id): entry for entry in bench.log.new()[1]}
+        finished |= {our_id(entry.request_id): entry for entry in bench.log.new()[1]}
     missing = names.keys() - finished.keys()
     if missing:
         raise ProfilingError(
@@ -136,7 +151,7 @@ async def _generations(bench: Bench, order: Generate) -> list[Finished]:
     return [finished[name] for name in names]
 
 
-def _our_id(request_id: str) -> str:
+def our_id(request_id: str) -> str:
     """The id that we gave a request: vLLM makes ``cmpl-<ours>-<index>`` of it, and may append more."""
     return request_id.split("-")[1] if "-" in request_id else request_id
 
@@ -217,19 +232,18 @@ async def _cancelled_at_the_end(work: asyncio.Future[Any]) -> AsyncIterator[None
         yield
     finally:
         work.cancel()
-        with suppress(asyncio.CancelledError, Exception):
-            await work
+        # Not awaited by itself: that would swallow the cancellation of the whole run.
+        await asyncio.gather(work, return_exceptions=True)
 
 
 async def settled(bench: Bench) -> None:
     """Waits until the engine does nothing: aborted requests leave it a step or two later."""
-    quiet = 0.05
+    quiet = max(0.05, 2 * bench.log.pace)
     deadline = time.monotonic() + bench.hang_seconds
     while time.monotonic() < deadline:
         await asyncio.sleep(quiet)
         steps, _ = bench.log.new()
         if not steps:
             return
-        if len(steps) > 1:
-            quiet = max(quiet, 2 * (steps[-1].time_ns - steps[-2].time_ns) / 1e9)
+        quiet = max(quiet, 2 * bench.log.pace)
     raise ProfilingError("EngineHung", "the engine goes on with requests that were given up")

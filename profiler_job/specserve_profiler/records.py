@@ -168,6 +168,8 @@ class StepLog:
         self._path.touch()
         self._offset = 0
         self._rest = b""
+        self.pace = 0.0
+        """Seconds between the last two steps that were read together."""
 
     def new(self) -> tuple[list[Step], list[Finished]]:
         """Steps and finished requests, each in order of time."""
@@ -183,6 +185,8 @@ class StepLog:
                 steps.append(Step(*map(int, fields[1:])))
             else:
                 finished.append(Finished(int(fields[1]), fields[2].strip("-"), fields[3]))
+        if len(steps) > 1:
+            self.pace = (steps[-1].time_ns - steps[-2].time_ns) / 1e9
         return steps, finished
 
 

@@ -79,6 +79,9 @@ async def _guarded(session: Session, asked: list[int]) -> Decision:
         task.cancel()
         with suppress(asyncio.CancelledError, ProfilingError):
             await task
+        if session.decided:
+            session.lab.warn(f"the time was over while it was busy with: {doing}; what was verified so far decides")
+            return session.decision()
         raise ProfilingError(
             "TimedOut",
             f"no profile within {limit:.0f} s; it was busy with: {doing}. Took so far: {boots.times()}. "

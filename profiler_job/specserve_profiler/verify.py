@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+import uuid
 from collections.abc import Sequence
-from contextlib import suppress
 
 from specserve_profiler import estimate
 from specserve_profiler.console import Stage
 from specserve_profiler.contract import LoopPoint, Row
 from specserve_profiler.errors import ProfilingError
-from specserve_profiler.measure import Bench, settled
+from specserve_profiler.measure import Bench, our_id, settled
 from specserve_profiler.records import PLAN_FILE, Finished, Plan, Step
 
 _POLL_SECONDS = 0.1
@@ -37,18 +37,24 @@ async def closed_loop(bench: Bench, concurrency: int, seconds: float, start: int
 
     Held-out prompts from position ``start`` on, so that every arm gets the same ones in the same order. The first
     request of a client ends after a random part of its length: clients are out of step from the beginning, as they are
-    after a long time. Raises ProfilingError (EngineHung, or NothingToMeasure where the loop never was full).
+    after a long time. No loop finds what an earlier one left in the engine's prefix cache. Raises ProfilingError
+    (EngineHung, or NothingToMeasure where the loop never was full).
     """
-    loop = _Loop(bench, concurrency, start)
     await settled(bench)
-    steps, finished = await loop.run(seconds, stage)
+    steps, finished = await _Loop(bench, concurrency, start).run(seconds, stage)
     try:
         rate = estimate.loop_throughput(steps, concurrency)
     except ValueError as error:
         raise ProfilingError("NothingToMeasure", f"closed loop at concurrency {concurrency}: {error}") from error
     # The first request of each client came in one burst with all the others.
-    later = finished[concurrency:] or finished
-    return LoopPoint(concurrency=concurrency, tokens_per_second=rate, ttft_ms=_percentile_ms(later))
+    first = {request_id(start + client) for client in range(concurrency)}
+    later = [entry for entry in finished if our_id(entry.request_id) not in first]
+    return LoopPoint(concurrency=concurrency, tokens_per_second=rate, ttft_ms=_percentile_ms(later or finished))
+
+
+def request_id(position: int) -> str:
+    """Of the request with the prompt at a position of the loop."""
+    return f"v{position}x"
 
 
 def _percentile_ms(finished: Sequence[Finished], share: float = 0.95) -> float:
@@ -62,6 +68,7 @@ class _Loop:
         self._concurrency = concurrency
         self._next = start
         self._shares = random.Random(start)  # noqa: S311 - lengths of texts, no secret
+        self._salt = uuid.uuid4().hex
 
     async def run(self, seconds: float, stage: Stage) -> tuple[list[Step], list[Finished]]:
         clients = [asyncio.create_task(self._client(self._shares.random())) for _ in range(self._concurrency)]
@@ -70,8 +77,7 @@ class _Loop:
             return await self._watch(everyone, seconds, stage)
         finally:
             everyone.cancel()
-            with suppress(asyncio.CancelledError, Exception):
-                await everyone
+            await asyncio.gather(everyone, return_exceptions=True)
 
     async def _watch(
         self, clients: asyncio.Future[list[None]], seconds: float, stage: Stage
@@ -79,7 +85,7 @@ class _Loop:
         steps: list[Step] = []
         finished: list[Finished] = []
         full_since: float | None = None
-        last = time.monotonic()
+        began = last = time.monotonic()
         while full_since is None or time.monotonic() - full_since < seconds:
             await asyncio.wait({clients}, timeout=_POLL_SECONDS)
             if clients.done():
@@ -92,8 +98,13 @@ class _Loop:
                 last = now
             elif now - last > self._bench.hang_seconds:
                 raise ProfilingError("EngineHung", f"no step for {self._bench.hang_seconds:.0f} s in the closed loop")
-            if full_since is None and any(step.requests == self._concurrency for step in new_steps):
+            if full_since is None and any(estimate.is_full(step, self._concurrency) for step in new_steps):
                 full_since = now
+            if full_since is None and now - began > self._bench.hang_seconds:
+                raise ProfilingError(
+                    "NothingToMeasure",
+                    f"the engine did not run {self._concurrency} requests at once within {now - began:.0f} s",
+                )
             stage.progress(f"closed loop, concurrency {self._concurrency}")
         return steps, finished
 
@@ -102,5 +113,6 @@ class _Loop:
         most: int | None = max(round(first_share * self._bench.workload.output_tokens), 1)
         while True:
             position, self._next = self._next, self._next + 1
-            await self._bench.generate(prompts.ids[position % len(prompts.ids)], f"v{position}x", most)
+            prompt = prompts.ids[position % len(prompts.ids)]
+            await self._bench.generate(prompt, request_id(position), most, cache_salt=self._salt)
             most = None
