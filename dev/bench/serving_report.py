@@ -136,7 +136,10 @@ class Promise:
 
 
 def promise(profile: Profile, found: Sequence[Curve], kmax: int) -> Promise:
-    """The promise at the largest concurrency, of pure decode steps; a refilled loop prefills as well.
+    """The promise at the largest concurrency.
+
+    The grid knows pure decode steps; a refilled loop prefills as well. What a token costs beside them is taken from the
+    profile's baseline: its closed loop against its own steps. It is the same for every arm, so it draws ratios to 1.
 
     Raises KeyError where the profile did not measure the table's K or Kmax at that batch size.
     """
@@ -144,10 +147,34 @@ def promise(profile: Profile, found: Sequence[Curve], kmax: int) -> Promise:
     fixed = next(curve for curve in found if curve.arm.kind == "Static" and curve.arm.k == kmax)
     size = max(table.tokens_per_second)
     k = next(row.k for row in profile.decision.table if row.first <= size <= row.last)
-    log = Evidence.of(profile.measurements, size).log_ratio(size, k, kmax)
-    predicted = math.exp(log.mean)
     return Promise(
         size,
-        Interval(mean=predicted, half_width=predicted * log.half_width),
+        _diluted(profile, size, k, kmax),
         ratio(table.tokens_per_second[size], fixed.tokens_per_second[size]),
     )
+
+
+def _diluted(profile: Profile, size: int, k: int, other: int) -> Interval:
+    """Tokens per second of one K over another's in a closed loop, from the grid and the baseline's own loop."""
+    evidence = Evidence.of(profile.measurements, size)
+    log = evidence.log_ratio(size, k, other)
+    goodputs = evidence.surface.goodputs(size)
+    beside = _beside_decoding(profile, size)
+    one, two = (1 / (size * 1000 * goodputs[entry]) for entry in (k, other))  # seconds of a token
+    decoding = max(one / (one + beside.mean), two / (two + beside.mean))
+    unlike = abs(1 / (one + beside.mean) - 1 / (two + beside.mean))
+    mean = (two + beside.mean) / (one + beside.mean)
+    return Interval(mean=mean, half_width=mean * math.hypot(decoding * log.half_width, unlike * beside.half_width))
+
+
+def _beside_decoding(profile: Profile, size: int) -> Interval:
+    """Seconds that a token costs beside its decode steps; 0 where the profile has no closed loop of the baseline."""
+    measured = profile.measurements
+    itl = next((cell.itl_ms for cell in measured.baseline if cell.batch_size == size), None)
+    loop = next((entry for entry in measured.loops if entry.arm.kind == "None"), None)
+    rate = next((p.tokens_per_second for p in (loop.points if loop else ()) if p.concurrency == size), None)
+    if itl is None or rate is None:
+        return Interval(mean=0)
+    served, decoded = 1 / rate.mean, itl.mean / 1000 / size
+    error = math.hypot(served * rate.half_width / rate.mean, decoded * itl.half_width / itl.mean)
+    return Interval(mean=max(served - decoded, 0.0), half_width=error)

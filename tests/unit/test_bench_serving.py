@@ -12,6 +12,7 @@ from specserve_profiler.contract import (
     Acceptance,
     AcceptanceContrast,
     Arm,
+    ArmLoop,
     BaselineCell,
     Cell,
     Decision,
@@ -111,6 +112,18 @@ def test_a_promise_is_kept_within_the_joint_interval(seen: float, kept: bool) ->
     assert found.predicted.half_width == pytest.approx(1.2 * 0.05)
     assert found.seen.mean == pytest.approx(seen / 100)
     assert found.kept is kept
+
+
+def test_what_a_token_costs_beside_its_steps_draws_a_promise_to_one() -> None:
+    """Steps: 1200 and 1000 tokens/s. The baseline makes 1000 tokens/s of steps and 500 in its loop: 1 ms a token more."""
+    pure = profile()
+    loop = ArmLoop(arm=NONE, points=(LoopPoint(concurrency=8, tokens_per_second=Interval(mean=500.0), ttft_ms=20),))
+    served = pure.model_copy(update={"measurements": pure.measurements.model_copy(update={"loops": (loop,)})})
+
+    found = promise(served, curves([loops(0, STATIC, (8, 100.0, 0.0)), loops(0, TABLE, (8, 109.0, 0.0))]), 2)
+
+    assert found.predicted.mean == pytest.approx(2.0 / (1 / 1.2 + 1))
+    assert found.predicted.half_width == pytest.approx(2.0 / (1 / 1.2 + 1) * 0.05 * 0.5)
 
 
 def test_the_picture_names_every_arm_and_is_the_same_every_time(tmp_path: Path) -> None:
