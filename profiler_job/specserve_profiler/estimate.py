@@ -18,7 +18,9 @@ from specserve_profiler.records import Finished, Step
 
 STALL = 10.0
 """A step this many times longer than the median of its cell is not the engine's own time: it is dropped and counted."""
-_WINDOWS, _STEPS_OF_A_WINDOW = (8, 16), 50
+FULL_TENTHS = 9
+"""Tenths of its clients that a closed loop has in its steps when it is full: a large one misses some in most steps."""
+_FEWEST_WINDOWS, _MOST_WINDOWS, _SHORT_WINDOWS = 4, 16, 8
 _T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 """Student's t, 97.5 % quantile, for 1 to 10 degrees of freedom."""
 _Z_975 = NormalDist().inv_cdf(0.975)
@@ -70,6 +72,21 @@ def ratio_interval(pairs: Sequence[tuple[float, float]]) -> Interval:
         return Interval(mean=ratio, half_width=ratio)
     residuals = sum((a - ratio * b) ** 2 for a, b in pairs)
     return Interval(mean=ratio, half_width=t_quantile(n - 1) * math.sqrt(n / (n - 1) * residuals) / total)
+
+
+def inflation(series: Sequence[Sequence[float]]) -> float:
+    """Variance of a mean over that of as many independent values, (1 + r) / (1 - r).
+
+    r is the correlation of neighbours: slow drift makes cohorts alike that follow each other. Estimated over all
+    series, with the correction of Kendall (1954) for short ones, between 0 and 0.9.
+    """
+    squares = sum(value**2 for values in series for value in values)
+    if not squares:
+        return 1.0
+    seen = sum(a * b for values in series for a, b in pairwise(values)) / squares
+    length = sum(map(len, series)) / len(series)
+    correlation = min(max(seen + (1 + 3 * seen) / length, 0.0), 0.9)
+    return (1 + correlation) / (1 - correlation)
 
 
 # --- ITL -------------------------------------------------------------------------------------------------------------
@@ -211,20 +228,27 @@ def by_position(requests: Iterable[Finished], k: int) -> tuple[float, ...]:
 # --- closed loop -----------------------------------------------------------------------------------------------------
 
 
+def full_at(concurrency: int) -> int:
+    """Requests in a step from which on a closed loop is full: nine tenths of its clients, all of nine or fewer."""
+    return -(-concurrency * FULL_TENTHS // 10)
+
+
 def loop_throughput(steps: Sequence[Step], concurrency: int) -> Interval:
     """Tokens per second of a refilling closed loop, prefills included, from the first to the last full step.
 
-    So the ramp and the drain are out, and the step or two in which a request that ended is not yet replaced are in. By
-    batch means: 8 to 16 windows of equally many steps are the units of sampling. Raises ValueError where the loop never
-    was full.
+    So the ramp and the drain are out, and the steps in which a request that ended is not yet replaced are in. By batch
+    means: up to 16 windows of equally many steps are the units of sampling. A request drafts well or badly to its end,
+    so windows are no shorter than a request takes; where the loop has no four such windows, it is cut into eight. What
+    makes neighbours alike all the same is in the interval (``inflation``). Raises ValueError where the loop never was
+    full.
     """
-    full = [index for index, step in enumerate(steps) if step.requests == concurrency]
+    least = full_at(concurrency)
+    full = [index for index, step in enumerate(steps) if step.requests >= least]
     if len(full) < 2:
         most = max((step.requests for step in steps), default=0)
-        raise ValueError(f"the loop never had {concurrency} requests in its steps, but at most {most}")
+        raise ValueError(f"the loop never had {least} requests in its steps, but at most {most}")
     loop = steps[full[0] : full[-1] + 1]
-    least, most = _WINDOWS
-    count = min(max(len(loop) // _STEPS_OF_A_WINDOW, least), most, len(loop) - 1)
+    count = _window_count(loop)
     edges = [round(index * (len(loop) - 1) / count) for index in range(count + 1)]
     windows = [
         (
@@ -233,4 +257,14 @@ def loop_throughput(steps: Sequence[Step], concurrency: int) -> Interval:
         )
         for first, last in pairwise(edges)
     ]
-    return ratio_interval(windows)
+    rate = ratio_interval(windows)
+    alike = inflation([[tokens - rate.mean * seconds for tokens, seconds in windows]])
+    return Interval(mean=rate.mean, half_width=rate.half_width * math.sqrt(alike))
+
+
+def _window_count(loop: Sequence[Step]) -> int:
+    """As many windows as requests follow each other in a loop, within bounds. A request that begins is a prefill."""
+    begun = sum(step.prefills for step in loop)
+    request_steps = sum(step.requests for step in loop) / begun if begun else math.inf
+    count = min(int((len(loop) - 1) / request_steps), _MOST_WINDOWS)
+    return min(count if count >= _FEWEST_WINDOWS else _SHORT_WINDOWS, len(loop) - 1)

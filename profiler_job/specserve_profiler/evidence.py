@@ -122,19 +122,18 @@ class Evidence:
     def against_baseline(self, choice: Mapping[int, int], weights: Mapping[int, float]) -> Against:
         """A choice of K (by batch size) against the baseline.
 
-        The AL of one K has the same error at every batch size, and so has the drift between the two boots; what is left
-        is independent between batch sizes.
+        The AL of one K has the same error at every batch size, that of two K errs with it as the prompts are the same,
+        and the drift between the two boots is common to all; what is left is independent between batch sizes.
         """
         share = shares(weights, self.compared)
         by_k: dict[int, float] = {}
         for size in self.compared:
             by_k[choice[size]] = by_k.get(choice[size], 0.0) + share[size]
-        shared = [part * self.acceptance_error(k) for k, part in by_k.items()]
         own = [share[size] * self._own_error(size, choice[size]) for size in self.compared]
         return Against(
             ratios={size: self.over_baseline(size, choice[size]) for size in self.compared},
             share=share,
-            half_width=math.hypot(self.boot_drift, *shared, *own),
+            half_width=math.hypot(self.boot_drift, self._mixed_acceptance_error(by_k), *own),
         )
 
     def against_single(self, choice: Mapping[int, int], k: int, weights: Mapping[int, float]) -> Against:
@@ -160,6 +159,17 @@ class Evidence:
             return None
         enough = max(scores.values()) + math.log(1 - tie)
         return min(k for k, score in scores.items() if score >= enough)
+
+    def _mixed_acceptance_error(self, parts: Mapping[int, float]) -> float:
+        """Half-width of the mean log AL of several K, each with its part: quadratic form of their covariances."""
+        total = math.fsum(parts[k] * parts[other] * self._covariance(k, other) for k in parts for other in parts)
+        return math.sqrt(max(total, 0.0))
+
+    def _covariance(self, k: int, other: int) -> float:
+        """Of two log AL, in squared half-widths: var(a - b) = var a + var b - 2 cov(a, b). Without a contrast, all."""
+        one, two = self.acceptance_error(k), self.acceptance_error(other)
+        contrast = abs(one - two) if k == other else self.contrasts.get((k, other), abs(one - two))
+        return min((one**2 + two**2 - contrast**2) / 2, one * two)
 
     def _own_error(self, size: int, k: int) -> float:
         """Relative half-width of ITL over the baseline's at one batch size, without the drift between boots."""

@@ -9,8 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import accumulate, combinations, pairwise, product
 from typing import Any
 
 from specserve_profiler.contract import (
@@ -30,45 +29,14 @@ from specserve_profiler.contract import (
     Speedup,
     SpotCheck,
 )
+from specserve_profiler.precision import Precision
 
 _VERDICTS = ("Dynamic", "Static", "None", "Adaptive")
 _SCHEDULERS = ("sync", "async")
 _KINDS = ("None", "Static", "Table", "Adaptive")
 _STOPPED = ("Known", "Budget")
-
-
-@dataclass(frozen=True)
-class Precision:
-    """How much of a profile is kept."""
-
-    mean: int
-    """Significant digits of means."""
-    error: int
-    """Significant digits of half-widths."""
-    rates: int
-    """Decimals of acceptance rates by position; 0: they are left out."""
-    words: int = 400
-    """Characters of each reason and warning; 0: no warnings."""
-    seconds: bool = True
-    """Stage times."""
-    live: bool = True
-    """Loops of tables that were followed only to judge an edge of the served one."""
-
-
-FORMS = (
-    Precision(mean=4, error=2, rates=3),
-    Precision(mean=4, error=2, rates=2),
-    Precision(mean=4, error=1, rates=2),
-    Precision(mean=4, error=1, rates=0),
-    Precision(mean=3, error=1, rates=0),
-    Precision(mean=3, error=1, rates=0, words=120, seconds=False),
-    Precision(mean=3, error=1, rates=0, words=40, seconds=False),
-    Precision(mean=3, error=1, rates=0, words=0, seconds=False),
-    Precision(mean=3, error=1, rates=0, words=0, seconds=False, live=False),
-)
-"""What is given up, in this order, until a profile fits: a digit of the rates by position; one of the half-widths; the
-rates; a digit of the means; stage times and words; warnings; loops of other tables at the edges of the served one.
-Cells, intervals, counts, tables and the loops of arms never."""
+_REASON = 200
+"""Characters that the reason of a verdict keeps in every form: people read it before anything else."""
 
 
 def pack(profile: Profile, precision: Precision) -> list[Any]:
@@ -101,16 +69,13 @@ class _Packer:
             self._decision(profile.decision),
         ]
 
-    def _kept(self, loop: ArmLoop, served: Sequence[Row]) -> bool:
-        return self._precision.live or not loop.live or loop.arm.rows == served
-
     def _measurements(self, m: Measurements, served: Sequence[Row]) -> list[Any]:
         spot = m.spot_check
         return [
             m.engine_version,
             m.device,
             _SCHEDULERS.index(m.scheduler),
-            _ranges(m.graph_sizes),
+            _gaps(m.graph_sizes),
             self._grid(m.grid),
             [
                 [level.batch_size for level in m.levels],
@@ -126,10 +91,7 @@ class _Packer:
                 [entry.prompts for entry in m.acceptance],
                 [self._rates(entry.by_position) for entry in m.acceptance],
             ],
-            [
-                _flat((entry.k, entry.other) for entry in m.contrasts),
-                self._errors(entry.half_width for entry in m.contrasts),
-            ],
+            self._contrasts(m),
             [] if spot is None else [spot.k, spot.batch_size, *self._intervals([spot.ratio])],
             [
                 [cell.batch_size for cell in m.baseline],
@@ -137,7 +99,7 @@ class _Packer:
                 [cell.blocks for cell in m.baseline],
             ],
             [self._error(m.boot_drift), int(m.boot_drift_measured)],
-            [self._loop(loop) for loop in m.loops if self._kept(loop, served)],
+            [self._loop(loop) for loop in m.loops if self._precision.live or not _judges_only(loop, served)],
             [_rounded(m.mean_context_tokens, 4), m.distinct_prompts],
             [[stage, _rounded(value, 3)] for stage, value in m.seconds.items()] if self._precision.seconds else [],
         ]
@@ -149,18 +111,28 @@ class _Packer:
         """
         places = [(cell.batch_size, cell.k) for cell in cells]
         sizes, ks = sorted({size for size, _ in places}), sorted({k for _, k in places})
-        reasons = list(dict.fromkeys(cell.skipped for cell in cells if cell.skipped is not None))
+        skipped = [None if cell.skipped is None else self._short(cell.skipped) for cell in cells]
+        reasons = list(dict.fromkeys(reason for reason in skipped if reason is not None))
         return [
             sizes,
             ks,
             [] if places == list(product(sizes, ks)) else _flat(places),
-            [self._short(reason) for reason in reasons],
+            reasons,
             [
-                -1 - reasons.index(cell.skipped) if cell.skipped is not None else self._mean(cell.itl_ms or 0.0)
-                for cell in cells
+                -1 - reasons.index(reason) if reason is not None else self._mean(cell.itl_ms or 0.0)
+                for cell, reason in zip(cells, skipped, strict=True)
             ],
             self._errors(cell.spread for cell in cells),
-            [cell.blocks for cell in cells],
+            [self._blocks(cell.blocks) for cell in cells],
+        ]
+
+    def _contrasts(self, m: Measurements) -> list[Any]:
+        """Pairs of K and half-widths; no pairs where they are all of those with an acceptance, in order."""
+        kept = m.contrasts if self._precision.contrasts else ()
+        pairs = [(entry.k, entry.other) for entry in kept]
+        return [
+            [] if pairs == _every_pair([entry.k for entry in m.acceptance]) else _flat(pairs),
+            self._errors(entry.half_width for entry in kept),
         ]
 
     def _loop(self, loop: ArmLoop) -> list[Any]:
@@ -178,10 +150,10 @@ class _Packer:
     def _decision(self, decision: Decision) -> list[Any]:
         return [
             _VERDICTS.index(decision.verdict),
-            self._short(decision.reason),
+            self._short(decision.reason, at_least=_REASON),
             _flat((row.first, row.last, row.k) for row in decision.table),
             decision.static_k,
-            _ranges(decision.capture_sizes),
+            _gaps(decision.capture_sizes),
             [
                 [entry.batch_size for entry in decision.speedups],
                 [_rounded(entry.over_baseline, self._precision.mean) for entry in decision.speedups],
@@ -189,11 +161,14 @@ class _Packer:
                 [_rounded(entry.over_static, self._precision.mean) for entry in decision.speedups],
                 [int(entry.verified) for entry in decision.speedups],
             ],
-            [self._short(warning) for warning in decision.warnings] if self._precision.words else [],
+            [self._short(warning) for warning in decision.warnings] if self._precision.warnings else [],
         ]
 
     def _mean(self, value: float) -> float | int:
         return _rounded(value, self._precision.mean)
+
+    def _blocks(self, value: int) -> float | int:
+        return value if self._precision.blocks is None else _rounded(value, self._precision.blocks)
 
     def _error(self, value: float) -> float | int:
         return _rounded_up(value, self._precision.error)
@@ -210,20 +185,32 @@ class _Packer:
         decimals = self._precision.rates
         return [decimals, *(round(rate * 10**decimals) for rate in rates)] if decimals and rates else []
 
-    def _short(self, text: str) -> str:
-        words = self._precision.words
-        return text if len(text) <= words else text[: max(words - 1, 0)] + "…"
+    def _short(self, text: str, at_least: int = 0) -> str:
+        words = max(self._precision.words, at_least)
+        return text if len(text) <= words else text[: words - 1] + "…"
+
+
+def _judges_only(loop: ArmLoop, served: Sequence[Row]) -> bool:
+    """Whether a table was followed only to judge the edges of the one that is served."""
+    return loop.live and loop.arm.rows != served
+
+
+def _every_pair(ks: Sequence[int]) -> list[tuple[int, int]]:
+    """All pairs of some K, the later one first, as a run writes them."""
+    return [(other, k) for k, other in combinations(ks, 2)]
 
 
 def _measurements(packed: list[Any]) -> Measurements:
     (version, device, scheduler, graphs, grid, levels, acceptance, contrasts, spot) = packed[:9]
     (baseline, drift, loops, rest, seconds) = packed[9:]
     context, prompts = rest
+    pairs, errors = contrasts
+    known = _chunks(pairs, 2) if pairs or not errors else _every_pair(acceptance[0])
     return Measurements(
         engine_version=version,
         device=device,
         scheduler=_SCHEDULERS[scheduler],
-        graph_sizes=_unranged(graphs),
+        graph_sizes=_ungapped(graphs),
         grid=tuple(_cells(*grid)),
         levels=tuple(
             Level(batch_size=size, half_width=error, cohorts=n, dropped_steps=dropped, stopped=_STOPPED[stopped])
@@ -241,7 +228,7 @@ def _measurements(packed: list[Any]) -> Measurements:
         ),
         contrasts=tuple(
             AcceptanceContrast(k=k, other=other, half_width=error)
-            for (k, other), error in zip(_chunks(contrasts[0], 2), contrasts[1], strict=True)
+            for (k, other), error in zip(known, errors, strict=True)
         ),
         spot_check=None if not spot else SpotCheck(k=spot[0], batch_size=spot[1], ratio=_interval(*spot[2:])),
         baseline=tuple(
@@ -302,7 +289,7 @@ def _decision(packed: list[Any]) -> Decision:
         reason=reason,
         table=_rows(rows),
         static_k=static_k,
-        capture_sizes=_unranged(sizes),
+        capture_sizes=_ungapped(sizes),
         speedups=tuple(
             Speedup(batch_size=size, over_baseline=base, half_width=error, over_static=static, verified=bool(verified))
             for size, base, error, static, verified in zip(*speedups, strict=True)
@@ -334,22 +321,13 @@ def _rounded_up(value: float, digits: int) -> float | int:
     return _rounded(rounded + unit, digits)
 
 
-def _ranges(sizes: Sequence[int]) -> list[int]:
-    """Increasing numbers as (first, step, count) of each evenly spaced run, flat."""
-    runs: list[int] = []
-    steps = [after - before for before, after in pairwise(sizes)]
-    index = 0
-    while index < len(sizes):
-        count = 1
-        while index + count < len(sizes) and steps[index + count - 1] == steps[index]:
-            count += 1
-        runs += [sizes[index], steps[index] if count > 1 else 0, count]
-        index += count
-    return runs
+def _gaps(sizes: Sequence[int]) -> list[int]:
+    """Increasing numbers as the step to each from the one before: strides repeat, which is what deflate needs."""
+    return [after - before for before, after in pairwise((0, *sizes))]
 
 
-def _unranged(runs: list[int]) -> tuple[int, ...]:
-    return tuple(first + step * i for first, step, count in _chunks(runs, 3) for i in range(count))
+def _ungapped(gaps: list[int]) -> tuple[int, ...]:
+    return tuple(accumulate(gaps))
 
 
 def _flat(groups: Iterable[Sequence[int]]) -> list[int]:

@@ -10,9 +10,9 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise
+from itertools import combinations
 
-from specserve_profiler.estimate import Blocks, t_quantile
+from specserve_profiler.estimate import Blocks, inflation, t_quantile
 
 PRIOR_DEGREES = 10.0
 """Weight of the noise that the K of a batch size have in common against a cell's own, in degrees of freedom."""
@@ -178,7 +178,7 @@ class LevelFit:
     deviation: float
     """Relative standard deviation between cohorts, pooled over batch sizes; infinite where it is not known.
 
-    Larger by what makes cohorts that are like their neighbours count for less (``_inflation``)."""
+    Larger by what makes cohorts that are like their neighbours count for less (``estimate.inflation``)."""
     degrees: int
     """Degrees of freedom of ``deviation``."""
 
@@ -199,7 +199,7 @@ def level_fits(
     degrees = sum(len(sums[size]) - 1 for size in means)
     deviations = [[total / n / mean - 1 for total, n in sums[size]] for size, mean in means.items()]
     squares = sum(value**2 for series in deviations for value in series)
-    deviation = math.sqrt(squares / degrees * _inflation(deviations)) if degrees else math.inf
+    deviation = math.sqrt(squares / degrees * inflation(deviations)) if degrees else math.inf
     result = {}
     for size, mean in means.items():
         counts = [n for _, n in sums[size]]
@@ -207,21 +207,6 @@ def level_fits(
         half_width = min(t_quantile(degrees) * deviation * shrink, 1.0) if degrees else 1.0
         result[size] = LevelFit(ms=mean, half_width=half_width, deviation=deviation, degrees=degrees)
     return result
-
-
-def _inflation(series: Sequence[Sequence[float]]) -> float:
-    """Variance of a mean over that of as many independent values, (1 + r) / (1 - r).
-
-    r is the correlation of neighbours: slow drift makes cohorts alike that follow each other. Estimated over all
-    series, with the correction of Kendall (1954) for short ones, between 0 and 0.9.
-    """
-    squares = sum(value**2 for values in series for value in values)
-    if not squares:
-        return 1.0
-    seen = sum(a * b for values in series for a, b in pairwise(values)) / squares
-    length = sum(map(len, series)) / len(series)
-    correlation = min(max(seen + (1 + 3 * seen) / length, 0.0), 0.9)
-    return (1 + correlation) / (1 - correlation)
 
 
 def _level(decks: Sequence[Blocks], effects: Mapping[int, float]) -> tuple[float, int]:

@@ -7,8 +7,8 @@ whole one.
 
     specserve:<format>:<profile|failure>:<bytes of the body>:<digest of the body>:<body>
 
-A profile that is too long gives up digits first, then stage times and the words of warnings, never a cell
-(``packing.FORMS``). The request that led to it stays behind: the operator knows it.
+A profile that is too long gives up what no decision asks for, then digits and the words of warnings, never a cell
+(``precision.FORMS``). The request that led to it stays behind: the operator knows it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from specserve_profiler.contract import Failure, Profile, canonical_json
-from specserve_profiler.packing import FORMS, pack, unpack
+from specserve_profiler.packing import pack, unpack
+from specserve_profiler.precision import FORMS
 
 LIMIT = 3000
 """Bytes that a message may take."""
 
 DEFAULT_PATH = Path("/dev/termination-log")
 
-_FORMAT = 2
+_FORMAT = 3
 _HEADER = re.compile(r"specserve:(\d{1,4}):(profile|failure):(\d{1,6}):([0-9a-f]{12}):", re.ASCII)
 
 
@@ -114,5 +115,11 @@ def _failure_forms(failure: Failure) -> Iterator[str]:
 
 def _profile_forms(profile: Profile) -> Iterator[str]:
     for precision in FORMS:
-        body = base64.b85encode(zlib.compress(canonical_json(pack(profile, precision)).encode(), 9)).decode()
+        body = base64.b85encode(_deflated(canonical_json(pack(profile, precision)))).decode()
         yield _frame("profile", body)
+
+
+def _deflated(text: str) -> bytes:
+    """For figures without a pattern ``Z_FILTERED`` is a twentieth shorter: fewer matches, more Huffman coding."""
+    deflate = zlib.compressobj(9, zlib.DEFLATED, zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL, zlib.Z_FILTERED)
+    return deflate.compress(text.encode()) + deflate.flush()

@@ -115,7 +115,7 @@ def test_a_promise_is_kept_within_the_joint_interval(seen: float, kept: bool) ->
 
 
 def test_what_a_token_costs_beside_its_steps_draws_a_promise_to_one() -> None:
-    """Steps: 1200 and 1000 tokens/s. The baseline makes 1000 tokens/s of steps and 500 in its loop: 1 ms a token more."""
+    """Steps: 1200 and 1000 tokens/s. The baseline makes 1000 of steps and 500 in its loop: 1 ms a token more."""
     pure = profile()
     loop = ArmLoop(arm=NONE, points=(LoopPoint(concurrency=8, tokens_per_second=Interval(mean=500.0), ttft_ms=20),))
     served = pure.model_copy(update={"measurements": pure.measurements.model_copy(update={"loops": (loop,)})})

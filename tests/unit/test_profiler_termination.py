@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.measured import any_measurements
+from tests.unit import profiles_sample
 
 from specserve_profiler.contract import (
     Acceptance,
@@ -31,13 +32,30 @@ from specserve_profiler.contract import (
     Speedup,
     SpotCheck,
 )
-from specserve_profiler.packing import FORMS, pack, unpack
+from specserve_profiler.evidence import Evidence
+from specserve_profiler.packing import pack, unpack
+from specserve_profiler.precision import FORMS
 from specserve_profiler.termination import LIMIT, TerminationError, decode, encode, read, write
 from specserve_profiler.verdict import decide
 
+WARNINGS = tuple(f"Batch size {2**i}: the interval of the ITL is wider than 10 %; measure longer." for i in range(16))
 
-def profile(batch_sizes: int, ks: int, *, warnings: tuple[str, ...] = (), skipped: int = 0, loops: int = 0) -> Profile:
-    """A profile whose numbers have no pattern that a compressor could use; ``loops`` arms of 12 points."""
+
+def profile(
+    batch_sizes: int,
+    ks: int,
+    *,
+    warnings: tuple[str, ...] = (),
+    skipped: int = 0,
+    loops: int = 0,
+    live: int = 0,
+    ragged: bool = False,
+) -> Profile:
+    """A profile whose numbers have no pattern that a compressor could use.
+
+    ``loops`` arms of 12 points (the third a table that was followed live), ``live`` single K that were, too; ``ragged``
+    graphs without a stride.
+    """
     random = Random(1)  # noqa: S311
     sizes = [2**i for i in range(batch_sizes)]
 
@@ -53,14 +71,30 @@ def profile(batch_sizes: int, ks: int, *, warnings: tuple[str, ...] = (), skippe
             Row(first=row.first, last=row.last, k=max(row.k - index, 0)) if i > 6 else row
             for i, row in enumerate(table)
         )
+        arms = (
+            Arm(kind="None"),
+            Arm(kind="Table", rows=table),
+            Arm(kind="Table", rows=rows),
+            Arm(kind="Static", k=3),
+            Arm(kind="Adaptive", k=ks - 1),
+        )
         return ArmLoop(
-            arm=(Arm(kind="None"), Arm(kind="Table", rows=table), Arm(kind="Table", rows=rows))[index],
-            points=tuple(
-                LoopPoint(concurrency=3 * i + 1, tokens_per_second=interval(20, 20000), ttft_ms=noise(10, 3000))
-                for i in range(12)
-            ),
+            arm=arms[index],
+            points=points(),
             live=index == 2,
         )
+
+    def single(k: int) -> ArmLoop:
+        return ArmLoop(arm=Arm(kind="Table", rows=(Row(first=1, last=sizes[-1], k=k),)), points=points(), live=True)
+
+    def points() -> tuple[LoopPoint, ...]:
+        return tuple(
+            LoopPoint(concurrency=3 * i + 1, tokens_per_second=interval(20, 20000), ttft_ms=noise(10, 3000))
+            for i in range(12)
+        )
+
+    def graphs(strides: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(sorted(random.sample(range(1, 1024), 60))) if ragged else strides
 
     table = tuple(Row(first=1 if i == 0 else sizes[i - 1] + 1, last=size, k=i % ks) for i, size in enumerate(sizes))
     cells = [
@@ -77,7 +111,7 @@ def profile(batch_sizes: int, ks: int, *, warnings: tuple[str, ...] = (), skippe
             engine_version="0.33.0rc1.dev123+g0123456",
             device="NVIDIA H100 80GB HBM3",
             scheduler="async",
-            graph_sizes=(1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)),
+            graph_sizes=graphs((1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))),
             grid=tuple(cells),
             levels=tuple(
                 Level(
@@ -100,8 +134,8 @@ def profile(batch_sizes: int, ks: int, *, warnings: tuple[str, ...] = (), skippe
                 for k in range(ks)
             ),
             contrasts=tuple(
-                AcceptanceContrast(k=k, other=other, half_width=noise(0.002, 0.05))
-                for k, other in combinations(range(1, ks), 2)
+                AcceptanceContrast(k=other, other=k, half_width=noise(0.002, 0.05))
+                for k, other in combinations(range(ks), 2)
             ),
             spot_check=SpotCheck(k=ks - 1, batch_size=sizes[-1], ratio=interval(0.95, 1.05)),
             baseline=tuple(
@@ -109,7 +143,7 @@ def profile(batch_sizes: int, ks: int, *, warnings: tuple[str, ...] = (), skippe
             ),
             boot_drift=0.0317,
             boot_drift_measured=True,
-            loops=tuple(arm_loop(index) for index in range(loops)),
+            loops=(*map(arm_loop, range(loops)), *map(single, range(live))),
             mean_context_tokens=noise(100, 9000),
             distinct_prompts=80,
             seconds={
@@ -121,7 +155,7 @@ def profile(batch_sizes: int, ks: int, *, warnings: tuple[str, ...] = (), skippe
             reason="In the closed loop the table has 1.43 times the tokens/s of no speculation (± 2%).",
             table=table,
             static_k=3,
-            capture_sizes=tuple(sorted({size * 4 for size in (1, 2, 4, *range(8, 129, 8))} | {51, 77, 201})),
+            capture_sizes=graphs(tuple(sorted({size * 4 for size in (1, 2, 4, *range(8, 129, 8))} | {51, 77, 201}))),
             speedups=tuple(
                 Speedup(
                     batch_size=size,
@@ -139,10 +173,7 @@ def profile(batch_sizes: int, ks: int, *, warnings: tuple[str, ...] = (), skippe
 
 def test_the_largest_profile_fits_with_every_cell_interval_and_count() -> None:
     """16 batch sizes, 9 K, three arms at 12 points each: nothing but digits is lost."""
-    warnings = tuple(
-        f"Batch size {2**i}: the interval of the ITL is wider than 10 %; measure longer." for i in range(16)
-    )
-    worst = profile(16, 9, warnings=warnings, loops=3)
+    worst = profile(16, 9, warnings=WARNINGS, loops=3)
 
     text = encode(worst)
     found = decode(text)
@@ -163,19 +194,80 @@ def test_the_largest_profile_fits_with_every_cell_interval_and_count() -> None:
     assert [(entry.k, entry.other) for entry in after.contrasts] == [(e.k, e.other) for e in before.contrasts]
     assert found.decision.table == worst.decision.table
     assert found.decision.capture_sizes == worst.decision.capture_sizes
-    assert found.decision.warnings == warnings
+    assert found.decision.warnings == WARNINGS
     assert len(after.acceptance[8].by_position) == 8
 
 
-def test_what_does_not_fit_gives_up_digits_before_words_and_words_before_loops_and_never_a_cell() -> None:
-    worst = profile(16, 9, loops=3, warnings=("Batch size 1 is known to no better than 10 %: measure longer.",))
+@pytest.mark.parametrize(("loops", "live", "warnings"), [(3, 0, 16), (5, 17, 0)])
+def test_the_largest_profile_that_may_be_asked_for_leaves_the_pod(loops: int, live: int, warnings: int) -> None:
+    """16 batch sizes, 17 K, graphs without a stride; every arm of ``verify: Full`` and every K followed live."""
+    worst = profile(16, 17, warnings=WARNINGS, loops=loops, live=live, ragged=True, skipped=9)
+
+    text = encode(worst)
+    found = decode(text)
+
+    assert len(text.encode()) <= LIMIT
+    assert isinstance(found, Profile)
+    before, after = worst.measurements, found.measurements
+    assert len(before.contrasts) == 136 and len(after.grid) == 272
+    for was, cell in zip(before.grid, after.grid, strict=True):
+        assert (cell.batch_size, cell.k, cell.skipped) == (was.batch_size, was.k, was.skipped)
+        assert cell.itl_ms == (None if was.itl_ms is None else pytest.approx(was.itl_ms, rel=5e-3))
+        assert cell.blocks == pytest.approx(was.blocks, rel=0.05)
+        assert was.spread <= cell.spread
+    kept = [loop for loop in before.loops if not loop.live]
+    assert [loop.arm for loop in after.loops] == [loop.arm for loop in kept]
+    assert [len(loop.points) for loop in after.loops] == [12] * len(kept)
+    assert [entry.k for entry in after.acceptance] == list(range(17))
+    assert after.graph_sizes == before.graph_sizes
+    assert after.levels[15].cohorts == before.levels[15].cohorts and after.spot_check is not None
+    assert found.decision.table == worst.decision.table
+    assert found.decision.capture_sizes == worst.decision.capture_sizes
+    assert found.decision.reason == worst.decision.reason
+    assert len(found.decision.warnings) == warnings
+
+
+def test_every_contrast_travels_as_a_run_writes_them_and_as_nobody_does() -> None:
+    usual = profile(6, 6)
+    odd = usual.model_copy(
+        update={"measurements": usual.measurements.model_copy(update={"contrasts": usual.measurements.contrasts[3:]})}
+    )
+    for original in (usual, odd):
+        found = decode(encode(original))
+
+        assert isinstance(found, Profile)
+        assert [(entry.k, entry.other) for entry in found.measurements.contrasts] == [
+            (entry.k, entry.other) for entry in original.measurements.contrasts
+        ]
+
+
+def test_a_ratio_without_its_contrast_is_known_no_better_than_with_it() -> None:
+    original = profiles_sample.profile()
+    form = next(form for form in FORMS if not form.contrasts)
+    found = unpack(json.loads(json.dumps(pack(original, form))))
+
+    assert found.measurements.contrasts == ()
+    evidence = [Evidence.of(entry.measurements, 256) for entry in (original, found)]
+    before, after = (entry.log_ratio(16, 3, 2) for entry in evidence)
+    assert after.half_width >= before.half_width
+
+
+def test_what_does_not_fit_gives_up_loops_before_digits_of_means_and_those_before_words_and_never_a_cell() -> None:
+    warning = "Batch size 1 is known to no better than 10 %: measure longer."
+    worst = profile(16, 9, loops=3, warnings=(warning,))
     found = [unpack(json.loads(json.dumps(pack(worst, form)))) for form in FORMS]
 
     assert all(len(p.measurements.grid) == 144 for p in found)
-    assert [len(p.measurements.acceptance[8].by_position) for p in found] == [8, 8, 8, 0, 0, 0, 0, 0, 0]
-    assert [bool(p.measurements.seconds) for p in found] == [True] * 5 + [False] * 4
-    assert [len(p.decision.warnings) for p in found] == [1] * 7 + [0] * 2
-    assert [len(p.measurements.loops) for p in found] == [3] * 8 + [2]
+    assert [len(p.measurements.acceptance[8].by_position) for p in found] == [8] * 3 + [0] * 9
+    assert [bool(p.measurements.seconds) for p in found] == [True] * 4 + [False] * 8
+    assert [len(p.measurements.loops) for p in found] == [3] * 5 + [2] * 7
+    assert [p.measurements.grid[0].itl_ms == found[0].measurements.grid[0].itl_ms for p in found] == [True] * 6 + [
+        False
+    ] * 6
+    assert [len(p.measurements.contrasts) for p in found] == [36] * 7 + [0] * 5
+    assert [p.decision.warnings for p in found] == [(warning,)] * 9 + [(warning[:39] + "…",)] + [()] * 2
+    assert [p.measurements.grid[0].blocks == worst.measurements.grid[0].blocks for p in found] == [True] * 11 + [False]
+    assert {p.decision.reason for p in found} == {worst.decision.reason}
     sizes = [len(encode(worst, limit)) for limit in (3000, 2700, 2500, 2200)]
     assert sizes == sorted(sizes, reverse=True)
     with pytest.raises(ValueError, match="does not fit into 1000 bytes"):

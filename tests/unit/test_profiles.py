@@ -521,7 +521,7 @@ async def test_a_table_for_an_engine_that_knows_none_is_not_stored(w: World) -> 
     [
         ("Traceback: no such module", "the termination message is not from the profiler: 'Traceback: no such module'"),
         (
-            "specserve:2:profile:9999:0123456789ab:cut",
+            "specserve:3:profile:9999:0123456789ab:cut",
             "the termination message was cut short: 3 of 9999 bytes arrived.",
         ),
         ("specserve:1:profile:3:0123456789ab:old", "the profiler and the operator come from different releases"),
