@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from pathlib import Path
 
 from specserve_profiler.contract import Failure
 
@@ -57,6 +58,11 @@ def of_disk(error: OSError) -> ProfilingError | None:
     return ProfilingError(
         "DiskFull", f"{error.strerror}{where}: free some, or give TMPDIR, HF_HOME or the output a larger disk"
     )
+
+
+def unwritable(place: Path, error: OSError, way_out: str) -> ProfilingError:
+    """A result that could not be written where it was asked for."""
+    return ProfilingError("OutputUnwritable", f"{place}: {error.strerror}: {way_out}")
 
 
 def exit_code(reason: str) -> int:

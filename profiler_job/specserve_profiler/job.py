@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from specserve_profiler import termination
 from specserve_profiler.console import say
 from specserve_profiler.contract import Failure, Profile, ProfileRequest
-from specserve_profiler.errors import DISK, DONE, exit_code, of_disk
+from specserve_profiler.errors import DONE, ProfilingError, exit_code, of_disk, unwritable
 
 if TYPE_CHECKING:
     from specserve_profiler.run import Outcome
@@ -52,7 +52,8 @@ def _hand_over(outcome: Outcome, environment: Mapping[str, str]) -> int:
     if outcome.profile is not None:
         sys.stdout.write(f"{BEGIN}\n{outcome.profile.to_json()}\n{END}\n")
         sys.stdout.flush()
-        return DONE if _written(outcome.profile, environment) else DISK
+        fault = _unwritten(outcome.profile, environment)
+        return DONE if fault is None else exit_code(fault.reason)
     if outcome.partial is not None:
         sys.stdout.write(f"{BEGIN_PARTIAL}\n{outcome.partial.to_json()}\n{END_PARTIAL}\n")
     assert outcome.failure is not None  # noqa: S101 - an outcome is a profile or a failure
@@ -63,18 +64,25 @@ def _hand_over(outcome: Outcome, environment: Mapping[str, str]) -> int:
 def _give_up(failure: Failure, environment: Mapping[str, str]) -> int:
     say(f"no profile: {failure.reason}: {failure.message}")
     sys.stdout.flush()
-    _written(failure, environment)
+    _unwritten(failure, environment)
     return exit_code(failure.reason)
 
 
-def _written(result: Profile | Failure, environment: Mapping[str, str]) -> bool:
+def _unwritten(result: Profile | Failure, environment: Mapping[str, str]) -> ProfilingError | None:
+    """Writes the termination message. What kept it from that, or None; a result that does not fit leaves the reason."""
     path = Path(environment.get(TERMINATION_VARIABLE, str(termination.DEFAULT_PATH)))
     try:
-        termination.write(result, path)
+        try:
+            termination.write(result, path)
+        except ValueError as error:
+            fault = ProfilingError("OutputUnwritable", f"{error}. All of it is in the log of this pod."[:1500])
+            termination.write(fault.failure(), path)
+        else:
+            return None
     except OSError as error:
-        say(f"the result cannot be handed over: {path}: {error.strerror}; outside a pod set {TERMINATION_VARIABLE}")
-        return False
-    return True
+        fault = unwritable(path, error, f"outside a pod set {TERMINATION_VARIABLE}")
+    say(f"{fault.reason}: {fault}")
+    return fault
 
 
 def _own_fault(error: Exception) -> Failure:

@@ -647,6 +647,25 @@ def test_a_full_disk_loses_nothing() -> None:
     assert Profile.model_validate_json(as_json.stdout) == profile()
 
 
+def test_what_an_ended_run_measured_is_in_its_json_where_it_is_in_no_file() -> None:
+    for flags in (["-o", "/dev/full"], []):
+        done = Run.partial(*flags, "--json")
+
+        assert done.returncode == 6
+        assert PartialProfile.model_validate(json.loads(done.stdout)["partial"]) == partial()
+    unwritten = Run.partial("-o", "/dev/full")
+    assert unwritten.returncode == 6
+    assert PartialProfile.model_validate_json(unwritten.stdout) == partial()
+    assert "OutputUnwritable: /dev/full: No space left on device: the result is on stdout" in unwritten.stderr
+
+
+def test_a_report_that_cannot_be_written_says_where_and_ends_with_seven(
+    stored: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", str(stored), "-o", "/dev/full"]) == 7
+    assert "OutputUnwritable: /dev/full: No space left on device: give --output" in capsys.readouterr().err
+
+
 def test_an_ended_run_keeps_what_it_measured_beside_the_finished_one(stored: Path) -> None:
     done = Run.partial("-o", str(stored), "--json")
 

@@ -6,9 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.unit.profiles_sample import profile
 
-from specserve_profiler.contract import Failure
+from specserve_profiler.cli.load import parse_profile
+from specserve_profiler.contract import Failure, Profile
 from specserve_profiler.job import run_job
+from specserve_profiler.run import Outcome
 from specserve_profiler.termination import read
 
 
@@ -16,9 +19,44 @@ def test_a_job_outside_a_pod_says_that_nobody_takes_its_result(capsys: pytest.Ca
     assert run_job({"SPECSERVE_TERMINATION_LOG": "/no/such/file"}) == 2
 
     assert (
-        "the result cannot be handed over: /no/such/file: No such file or directory; outside a pod set"
-        " SPECSERVE_TERMINATION_LOG\n" in capsys.readouterr().out
+        "OutputUnwritable: /no/such/file: No such file or directory: outside a pod set SPECSERVE_TERMINATION_LOG\n"
+        in capsys.readouterr().out
     )
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> Profile:
+    """A finished profile, which every Job of this test comes to without an engine."""
+    found = profile()
+    monkeypatch.setattr("specserve_profiler.run.execute", lambda *_: Outcome(profile=found))
+    return found
+
+
+def test_a_profile_that_does_not_fit_is_a_failure_with_a_reason_and_whole_in_the_log(
+    measured: Profile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "log"
+    monkeypatch.setattr("specserve_profiler.termination.encode.__defaults__", (700,))
+
+    code = run_job({"SPECSERVE_REQUEST": request(), "SPECSERVE_TERMINATION_LOG": str(path)})
+
+    assert code == 7
+    assert read(path) == Failure(
+        reason="OutputUnwritable",
+        message="the result does not fit into 700 bytes; measure fewer batch sizes or a smaller Kmax. "
+        "All of it is in the log of this pod.",
+    )
+    assert parse_profile(capsys.readouterr().out, "log") == measured
+
+
+def test_a_profile_that_cannot_be_written_ends_with_seven_and_is_in_the_log(
+    measured: Profile, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_job({"SPECSERVE_REQUEST": request(), "SPECSERVE_TERMINATION_LOG": "/dev/full"}) == 7
+
+    told = capsys.readouterr().out
+    assert parse_profile(told, "log") == measured
+    assert "OutputUnwritable: /dev/full: No space left on device: outside a pod set" in told
 
 
 def request(**changes: object) -> str:

@@ -227,6 +227,26 @@ def test_the_largest_profile_that_may_be_asked_for_leaves_the_pod(loops: int, li
     assert len(found.decision.warnings) == warnings
 
 
+def test_a_profile_with_a_reason_of_its_own_for_each_skipped_cell_leaves_the_pod() -> None:
+    """17 K at large batch sizes are more tokens than a step takes, a different number in each cell."""
+    worst = profile(16, 17, warnings=WARNINGS, loops=5, live=17, ragged=True)
+    cells = [
+        cell
+        if index < 152
+        else Cell(batch_size=cell.batch_size, k=cell.k, skipped=f"a step takes {1e5 + index:.0f} tokens, not 8192")
+        for index, cell in enumerate(worst.measurements.grid)
+    ]
+    worst = worst.model_copy(update={"measurements": worst.measurements.model_copy(update={"grid": tuple(cells)})})
+
+    text = encode(worst)
+    found = decode(text)
+
+    assert len(text.encode()) <= LIMIT
+    assert isinstance(found, Profile)
+    skipped = [cell.skipped for cell in found.measurements.grid if cell.skipped]
+    assert len(skipped) == 120 and all(reason.startswith("a step take") for reason in skipped)
+
+
 def test_every_contrast_travels_as_a_run_writes_them_and_as_nobody_does() -> None:
     usual = profile(6, 6)
     odd = usual.model_copy(
@@ -258,15 +278,17 @@ def test_what_does_not_fit_gives_up_loops_before_digits_of_means_and_those_befor
     found = [unpack(json.loads(json.dumps(pack(worst, form)))) for form in FORMS]
 
     assert all(len(p.measurements.grid) == 144 for p in found)
-    assert [len(p.measurements.acceptance[8].by_position) for p in found] == [8] * 3 + [0] * 9
-    assert [bool(p.measurements.seconds) for p in found] == [True] * 4 + [False] * 8
-    assert [len(p.measurements.loops) for p in found] == [3] * 5 + [2] * 7
+    assert [len(p.measurements.acceptance[8].by_position) for p in found] == [8] * 3 + [0] * 10
+    assert [bool(p.measurements.seconds) for p in found] == [True] * 4 + [False] * 9
+    assert [len(p.measurements.loops) for p in found] == [3] * 5 + [2] * 8
     assert [p.measurements.grid[0].itl_ms == found[0].measurements.grid[0].itl_ms for p in found] == [True] * 6 + [
         False
-    ] * 6
-    assert [len(p.measurements.contrasts) for p in found] == [36] * 7 + [0] * 5
-    assert [p.decision.warnings for p in found] == [(warning,)] * 9 + [(warning[:39] + "…",)] + [()] * 2
-    assert [p.measurements.grid[0].blocks == worst.measurements.grid[0].blocks for p in found] == [True] * 11 + [False]
+    ] * 7
+    assert [len(p.measurements.contrasts) for p in found] == [36] * 7 + [0] * 6
+    assert [p.decision.warnings for p in found] == [(warning,)] * 9 + [(warning[:39] + "…",)] + [()] * 3
+    assert [p.measurements.grid[0].blocks == worst.measurements.grid[0].blocks for p in found] == [True] * 11 + [
+        False
+    ] * 2
     assert {p.decision.reason for p in found} == {worst.decision.reason}
     sizes = [len(encode(worst, limit)) for limit in (3000, 2700, 2500, 2200)]
     assert sizes == sorted(sizes, reverse=True)

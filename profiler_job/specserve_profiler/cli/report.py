@@ -13,7 +13,7 @@ from specserve_profiler.cli.faults import FaultError
 from specserve_profiler.cli.load import read_profile
 from specserve_profiler.cli.serving import serving_words
 from specserve_profiler.contract import PartialProfile, Profile
-from specserve_profiler.errors import DISK
+from specserve_profiler.errors import exit_code, unwritable
 
 
 def report(
@@ -91,5 +91,7 @@ def _write(profiles: list[Profile | PartialProfile], out: Path | None, png: Path
                     output.write(path, picture.png())
                     written.append(path)
     except OSError as error:
-        raise FaultError(f"OutputUnwritable: {error.filename or out or png}: {error.strerror}", DISK) from error
+        place = Path(error.filename or out or png or "")
+        fault = unwritable(place, error, "give --output and --png a place with room that can be written to")
+        raise FaultError(f"{fault.reason}: {fault}", exit_code(fault.reason)) from error
     return written

@@ -19,7 +19,7 @@ from specserve_profiler.cli.live import LiveView
 from specserve_profiler.cli.serving import serving_words
 from specserve_profiler.console import EngineLine, Event, Lines, Listener, observing
 from specserve_profiler.contract import Failure, PartialProfile, Profile, ProfileRequest
-from specserve_profiler.errors import DISK, exit_code
+from specserve_profiler.errors import exit_code, unwritable
 from specserve_profiler.report import report
 
 if TYPE_CHECKING:
@@ -240,12 +240,15 @@ def _finish(request: ProfileRequest, outcome: Outcome, out: Path | None, *, as_j
             output.put(outcome.profile.to_json())
         else:
             output.put(f"{report(outcome.profile)}\n{serving_words(outcome.profile, request)}")
-        return 0 if out is None or written is not None else _unwritable(out, outcome.profile, as_json=as_json)
+        if out is None or written is not None:
+            return 0
+        if not as_json:
+            output.put(outcome.profile.to_json())
+        return exit_code("OutputUnwritable")
     failure = outcome.failure or Failure(reason="ProfilerFailed", message="the run ended without a result")
     if as_json:
-        output.put_json(
-            {"failure": failure.model_dump(mode="json"), "partial": None if written is None else str(written)}
-        )
+        kept = _dumped(outcome.partial) if written is None else str(written)
+        output.put_json({"failure": failure.model_dump(mode="json"), "partial": kept})
     output.tell(f"no profile: {failure.reason}: {failure.message}")
     if written is not None:
         output.tell(f"what was measured until then is in {written}: specserve-profile report {written}")
@@ -262,16 +265,14 @@ def _written(out: Path | None, result: Profile | PartialProfile) -> Path | None:
     try:
         output.write(place, result.to_json() + "\n")
     except OSError as error:
-        output.tell(f"OutputUnwritable: {place}: {error.strerror}; the result is on stdout, so that it is not lost")
+        fault = unwritable(place, error, "the result is on stdout, so that it is not lost")
+        output.tell(f"{fault.reason}: {fault}")
         return None
     return place
 
 
-def _unwritable(out: Path, profile: Profile, *, as_json: bool) -> int:
-    if not as_json:
-        output.put(profile.to_json())
-    output.tell(f"no file: OutputUnwritable: {out}: keep the JSON that is on stdout")
-    return DISK
+def _dumped(partial: PartialProfile | None) -> dict[str, Any] | None:
+    return None if partial is None else partial.model_dump(mode="json", by_alias=True, exclude_defaults=True)
 
 
 def _code(failure: Failure, signal: int | None) -> int:
