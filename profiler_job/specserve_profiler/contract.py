@@ -342,9 +342,9 @@ class Measurements(Model):
     spot_check: SpotCheck | None = None
     baseline: tuple[BaselineCell, ...] = ()
     boot_drift: Annotated[float, Field(ge=0)] = 0.0
-    """95 % half-width of the log ratio of one cell between two boots."""
+    """95 % half-width of the log ratio of one cell between a boot and the baseline's, one or two, by drift alone."""
     boot_drift_measured: bool = False
-    """True: from two boots of the baseline. False: an assumption."""
+    """True: from two boots of the baseline and what is assumed of such machines. False: an assumption alone."""
     loops: tuple[ArmLoop, ...] = ()
     mean_context_tokens: float = 0.0
     """Mean context length of the steps behind the grid."""

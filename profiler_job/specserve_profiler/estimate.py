@@ -228,9 +228,9 @@ def by_position(requests: Iterable[Finished], k: int) -> tuple[float, ...]:
 # --- closed loop -----------------------------------------------------------------------------------------------------
 
 
-def full_at(concurrency: int) -> int:
-    """Requests in a step from which on a closed loop is full: nine tenths of its clients, all of nine or fewer."""
-    return -(-concurrency * FULL_TENTHS // 10)
+def is_full(step: Step, concurrency: int) -> bool:
+    """Whether a step has nine tenths of the clients of a closed loop, which is all of nine or fewer."""
+    return 10 * step.requests >= FULL_TENTHS * concurrency
 
 
 def loop_throughput(steps: Sequence[Step], concurrency: int) -> Interval:
@@ -238,14 +238,14 @@ def loop_throughput(steps: Sequence[Step], concurrency: int) -> Interval:
 
     So the ramp and the drain are out, and the steps in which a request that ended is not yet replaced are in. By batch
     means: up to 16 windows of equally many steps are the units of sampling. A request drafts well or badly to its end,
-    so windows are no shorter than a request takes; where the loop has no four such windows, it is cut into eight. What
-    makes neighbours alike all the same is in the interval (``inflation``). Raises ValueError where the loop never was
-    full.
+    so windows are about as long as a request takes or longer; where the loop has no four such windows, it is cut into
+    eight. What makes neighbours alike all the same is in the interval (``inflation``). Raises ValueError where the loop
+    never was full.
     """
-    least = full_at(concurrency)
-    full = [index for index, step in enumerate(steps) if step.requests >= least]
+    full = [index for index, step in enumerate(steps) if is_full(step, concurrency)]
     if len(full) < 2:
         most = max((step.requests for step in steps), default=0)
+        least = math.ceil(FULL_TENTHS * concurrency / 10)
         raise ValueError(f"the loop never had {least} requests in its steps, but at most {most}")
     loop = steps[full[0] : full[-1] + 1]
     count = _window_count(loop)
@@ -266,5 +266,5 @@ def _window_count(loop: Sequence[Step]) -> int:
     """As many windows as requests follow each other in a loop, within bounds. A request that begins is a prefill."""
     begun = sum(step.prefills for step in loop)
     request_steps = sum(step.requests for step in loop) / begun if begun else math.inf
-    count = min(int((len(loop) - 1) / request_steps), _MOST_WINDOWS)
+    count = min(round((len(loop) - 1) / request_steps), _MOST_WINDOWS)
     return min(count if count >= _FEWEST_WINDOWS else _SHORT_WINDOWS, len(loop) - 1)

@@ -166,9 +166,12 @@ class Evidence:
         return math.sqrt(max(total, 0.0))
 
     def _covariance(self, k: int, other: int) -> float:
-        """Of two log AL, in squared half-widths: var(a - b) = var a + var b - 2 cov(a, b). Without a contrast, all."""
+        """Of two log AL, in squared half-widths, from var(a - b) = var a + var b - 2 cov(a, b).
+
+        Without a contrast they are taken to err together.
+        """
         one, two = self.acceptance_error(k), self.acceptance_error(other)
-        contrast = abs(one - two) if k == other else self.contrasts.get((k, other), abs(one - two))
+        contrast = self.contrasts.get((k, other), abs(one - two))
         return min((one**2 + two**2 - contrast**2) / 2, one * two)
 
     def _own_error(self, size: int, k: int) -> float:

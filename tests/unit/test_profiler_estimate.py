@@ -224,12 +224,15 @@ def test_relative() -> None:
 # --- closed loop -----------------------------------------------------------------------------------------------------
 
 
-def loop(requests: list[int], milliseconds: list[float], emitted: list[int]) -> list[Step]:
+def loop(
+    requests: list[int], milliseconds: list[float], emitted: list[int], prefills: list[int] | None = None
+) -> list[Step]:
     time = 0.0
     found = []
-    for count, ms, tokens in zip(requests, milliseconds, emitted, strict=True):
+    begun = prefills or [0] * len(requests)
+    for count, ms, tokens, new in zip(requests, milliseconds, emitted, begun, strict=True):
         time += ms
-        found.append(Step(int(time * 1e6), count, count, 0, tokens, 0, 100))
+        found.append(Step(int(time * 1e6), count, count, 0, tokens, new, 100))
     return found
 
 
@@ -264,6 +267,48 @@ def test_windows_tell_how_well_throughput_is_known() -> None:
     # ratio of sums 640 / 2.4; residuals 80 - 266.7 x .2 and 80 - 266.7 x .4: 26.7; 2.365 x sqrt(8/7 x 8 x 711) / 2.4
     assert found.mean == pytest.approx(266.67, abs=0.01)
     assert found.half_width == pytest.approx(79.4, abs=0.5)
+
+
+def test_a_window_is_as_long_as_a_request() -> None:
+    """Four requests of 16 steps, with 1 and 3 tokens in turn: windows of 16 and 48 tokens in .16 s, 200 tokens/s.
+
+    Residuals of 16: 3.182 x sqrt(4/3 x 4 x 256) / .64 = 183.7. Eight windows of 8 steps would say 89.
+    """
+    begun = [*([1] + [0] * 15) * 4, 0]
+    found = estimate.loop_throughput(loop([1] * 65, [10.0] * 65, [1, *([1] * 16 + [3] * 16) * 2], begun), 1)
+
+    assert found.mean == pytest.approx(200)
+    assert found.half_width == pytest.approx(183.7, abs=0.1)
+
+
+def test_windows_that_are_like_their_neighbours_tell_less() -> None:
+    """Two requests of 32 steps: eight windows of 8 steps, 8 8 8 8 24 24 24 24 tokens, residuals of 8.
+
+    r = 5/8, for short series 5/8 + (1 + 15/8) / 8 = .984, at most .9: the variance is 19 times 8/7 x 8 x 64.
+    """
+    begun = [*([1] + [0] * 31) * 2, 0]
+    found = estimate.loop_throughput(loop([1] * 65, [10.0] * 65, [1, *[1] * 32, *[3] * 32], begun), 1)
+
+    assert found.mean == pytest.approx(200)
+    assert found.half_width == pytest.approx(2.365 * math.sqrt(19 * 8 / 7 * 8 * 64) / 0.64, rel=1e-3)
+
+
+@pytest.mark.parametrize(("concurrency", "least"), [(1, 1), (9, 9), (10, 9), (11, 10), (20, 18), (256, 231)])
+def test_a_loop_is_full_with_nine_tenths_of_its_clients(concurrency: int, least: int) -> None:
+    def is_full(requests: int) -> bool:
+        return estimate.is_full(loop([requests], [10.0], [requests])[0], concurrency)
+
+    assert is_full(least) and not is_full(least - 1)
+
+
+def test_a_large_loop_that_misses_a_request_in_every_step_is_full() -> None:
+    """20 clients, 19 or 18 in a step; the ramp with 17 is a hundred times as slow."""
+    requests = [17, 17, *[18, 19] * 20]
+    milliseconds = [1000.0, 1000.0, *[10.0] * 40]
+
+    assert estimate.loop_throughput(loop(requests, milliseconds, [37] * 42), 20).mean == pytest.approx(3700)
+    with pytest.raises(ValueError, match="never had 18 requests in its steps, but at most 17"):
+        estimate.loop_throughput(loop([17] * 9, [10.0] * 9, [37] * 9), 20)
 
 
 def test_a_loop_that_never_was_full_is_an_error() -> None:

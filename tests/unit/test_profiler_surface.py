@@ -3,9 +3,9 @@
 import math
 
 import pytest
-from tests.measured import engine, measurements
+from tests.measured import engine, interval, measurements
 
-from specserve_profiler.contract import AcceptanceContrast, Level
+from specserve_profiler.contract import Acceptance, AcceptanceContrast, Level
 from specserve_profiler.evidence import Evidence
 from specserve_profiler.surface import Surface, shares
 
@@ -107,6 +107,31 @@ def test_against_the_baseline_everything_counts() -> None:
 
     assert ratio.half_width == pytest.approx(0.11)
     assert ratio.mean == pytest.approx(math.log(1.5 / 11 * 10 / 1.1))
+
+
+@pytest.mark.parametrize(
+    ("contrast", "half_width"),
+    [
+        (0.05, 0.025),  # independent: hypot(.03, .04) / 2
+        (0.03, math.sqrt(0.0009 + 0.0016 + 2 * 0.0008) / 2),  # cov = (.0009 + .0016 - .0009) / 2 = .0008
+        (0.01, 0.035),  # err together: (.03 + .04) / 2
+        (None, 0.035),  # not known: together
+    ],
+)
+def test_acceptance_of_two_k_errs_together(contrast: float | None, half_width: float) -> None:
+    """K = 1 at half of the load, known to 3 %, K = 2 at the other, known to 4 %; all else is known."""
+    measured = measurements({(1, 2): 10.0, (8, 1): 10.0}, {1: 1.5, 2: 2.0}, {1: 10.0, 8: 10.0}).model_copy(
+        update={
+            "acceptance": tuple(
+                Acceptance(k=k, acceptance_length=interval(al, error), prompts=80)
+                for k, al, error in [(1, 1.5, 0.03), (2, 2.0, 0.04)]
+            ),
+            "contrasts": () if contrast is None else (AcceptanceContrast(k=2, other=1, half_width=contrast),),
+        }
+    )
+
+    against = Evidence.of(measured, 8).against_baseline({1: 2, 8: 1}, {})
+    assert against.half_width == pytest.approx(half_width)
 
 
 def test_drift_between_boots_does_not_average_out_over_batch_sizes() -> None:
