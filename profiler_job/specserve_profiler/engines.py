@@ -28,6 +28,7 @@ FIRST_WITH_TABLES: Version = (0, 24)
 FIRST_WITH_V2: Version = (0, 27)
 """Where Triton is there, V2 runs by default from here on."""
 FIRST_WITH_ADAPTIVE: Version = (0, 29)
+_MTP_LAYERS = "num_nextn_predict_layers"
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Case:
     parallel: bool = False
     """The drafter makes all its drafts in one pass (P-EAGLE, PARD). Not said of dflash, which always does."""
     modules: int = 1
-    """MTP modules that take turns."""
+    """MTP modules that take turns; no other method than mtp uses them."""
 
 
 @dataclass(frozen=True)
@@ -184,26 +185,26 @@ def foresee(
         drafter: content of the draft model's ``config.json``, where it can be read.
         target: content of the target's ``config.json``; its MTP modules are counted.
     """
-    layers = (target or {}).get("num_nextn_predict_layers", 1) if speculation.method == "mtp" else 1
     return honour(
         Case(
             speculation.method,
             version(engine_version),
             _chosen_runner(environment or {}),
             parallel=drafts_in_parallel(drafter or {}),
-            modules=min(layers, speculation.max_tokens) if isinstance(layers, int) else 1,
+            modules=mtp_modules(target or {}, speculation.max_tokens),
         )
     )
 
 
-def confirm(speculation: Speculation, limits: Limits) -> Honour:
-    """How the booted engine honours a table. ``limits`` are those of a boot at Kmax."""
+def confirm(speculation: Speculation, limits: Limits, target: Mapping[str, Any] | None = None) -> Honour:
+    """How the booted engine honours a table. ``limits`` are those of a boot at Kmax; ``target`` as in ``foresee``."""
     return honour(
         Case(
             speculation.method,
             version(limits.engine_version),
             "V2" if limits.runner == "V2" else "V1",
             parallel=_parallel_by_slots(speculation.method, limits),
+            modules=mtp_modules(target or {}, speculation.max_tokens),
         )
     )
 
@@ -248,6 +249,13 @@ def version_of_image(image: str) -> str | None:
     name, _, tag = image.partition("@")[0].rpartition("/")[2].partition(":")
     found = re.match(r"v?(\d+\.\d+[^-+]*)", tag)
     return found[1] if found and "vllm" in name else None
+
+
+def mtp_modules(target: Mapping[str, Any], kmax: int | None) -> int:
+    """MTP modules of a target that take turns, by its ``config.json``, as vLLM counts them: at most Kmax, if given."""
+    text = target.get("text_config")
+    layers = target.get(_MTP_LAYERS, text.get(_MTP_LAYERS) if isinstance(text, Mapping) else None)
+    return min(layers, kmax or layers) if isinstance(layers, int) else 1
 
 
 def drafts_in_parallel(drafter: Mapping[str, Any]) -> bool:

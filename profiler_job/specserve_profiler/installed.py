@@ -13,6 +13,7 @@ from typing import Any
 
 from specserve_profiler import engines
 from specserve_profiler.contract import ProfileRequest
+from specserve_profiler.records import Limits
 
 
 def foresee(request: ProfileRequest) -> engines.Honour:
@@ -25,6 +26,11 @@ def foresee(request: ProfileRequest) -> engines.Honour:
         model_config(speculation.model, speculation.revision),
         model_config(request.model, request.revision),
     )
+
+
+def confirm(request: ProfileRequest, limits: Limits) -> engines.Honour:
+    """How the booted engine honours a table (``engines.confirm``); its model is on this machine by now."""
+    return engines.confirm(request.speculation, limits, model_config(request.model, request.revision))
 
 
 def drafter_mismatch(request: ProfileRequest) -> str | None:

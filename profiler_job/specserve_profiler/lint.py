@@ -37,17 +37,27 @@ class Finding(Model):
         return f"{self.level}: {self.where}: {self.message}; {self.fix}"
 
 
-def lint(text: str, max_num_seqs: int | None = None, engine_version: str | None = None) -> tuple[Finding, ...]:
+def lint(
+    text: str,
+    max_num_seqs: int | None = None,
+    engine_version: str | None = None,
+    drafter: Mapping[str, Any] | None = None,
+    target: Mapping[str, Any] | None = None,
+) -> tuple[Finding, ...]:
     """Everything to know about a table or a config; errors first, empty where all is well.
 
     ``text`` is a JSON list of ``[first, last, K]``, the short form ``1-16:4 17-64:2``, or the JSON object of a
-    ``--speculative-config``. ``max_num_seqs`` and ``engine_version`` are the engine's, where they are known.
+    ``--speculative-config``. ``max_num_seqs`` and ``engine_version`` are the engine's, ``drafter`` and ``target`` the
+    models' ``config.json``, where they are known.
     """
     value = _read(text)
     if isinstance(value, Finding):
         return (value,)
     if isinstance(value, dict) and not _is_schedule(value):
-        findings = [*_lint_config(value, max_num_seqs, engine_version)]
+        findings = [
+            *_lint_method(value, engine_version, drafter or {}, target or {}),
+            *_lint_config(value, max_num_seqs),
+        ]
     else:
         findings = [*lint_rows(value, None, max_num_seqs)]
     return tuple(sorted(findings, key=lambda finding: finding.level))
@@ -93,18 +103,13 @@ def _read(text: str) -> Any:
         return _error(f"line {error.lineno}", f"no valid JSON: {error.msg} (column {error.colno})", fix)
 
 
-def _lint_config(config: Mapping[str, Any], max_num_seqs: int | None, engine_version: str | None) -> Iterator[Finding]:
-    method = config.get("method")
+def _lint_config(config: Mapping[str, Any], max_num_seqs: int | None) -> Iterator[Finding]:
     kmax = config.get(KMAX_FIELD)
     if isinstance(kmax, bool) or not (kmax is None or isinstance(kmax, int)) or (kmax is not None and kmax < 1):
         yield _error(KMAX_FIELD, f"{kmax!r} is no number of draft tokens", "give a whole number from 1 on")
         kmax = None
-    elif kmax is None and method not in _WITHOUT_KMAX:
+    elif kmax is None and config.get("method") not in _WITHOUT_KMAX:
         yield _error(KMAX_FIELD, "is missing", "give the largest K of the table")
-    if isinstance(method, str):
-        yield from _lint_method(method, config, engine_version)
-    else:
-        yield _warning("method", "is missing: vLLM guesses it from the model", "name it, so that it cannot change")
     if "draft_len_schedule" in config:
         yield _dictionary(config["draft_len_schedule"], max_num_seqs)
     elif TABLE_FIELD not in config:
@@ -115,11 +120,24 @@ def _lint_config(config: Mapping[str, Any], max_num_seqs: int | None, engine_ver
         yield from lint_rows(config[TABLE_FIELD], kmax, max_num_seqs)
 
 
-def _lint_method(method: str, config: Mapping[str, Any], engine_version: str | None) -> Iterator[Finding]:
+def _lint_method(
+    config: Mapping[str, Any], engine_version: str | None, drafter: Mapping[str, Any], target: Mapping[str, Any]
+) -> Iterator[Finding]:
+    """How the engine would honour the table, if there is one."""
+    method, kmax = config.get("method"), config.get(KMAX_FIELD)
+    if not isinstance(method, str):
+        yield _warning("method", "is missing: vLLM guesses it from the model", "name it, so that it cannot change")
+        return
     if config.get(TABLE_FIELD) is None:
         return
-    case = engines.Case(method, engines.version(engine_version), parallel=engines.drafts_in_parallel(config))
-    answer = engines.honour(case)
+    answer = engines.honour(
+        engines.Case(
+            method,
+            engines.version(engine_version),
+            parallel=engines.drafts_in_parallel(config) or engines.drafts_in_parallel(drafter),
+            modules=engines.mtp_modules(target, kmax if isinstance(kmax, int) else None),
+        )
+    )
     if isinstance(answer, engines.Refused):
         yield _error("method", answer.reason, answer.way_out)
     elif isinstance(answer, engines.Warned):

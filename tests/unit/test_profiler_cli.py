@@ -391,6 +391,44 @@ def test_check_tells_errors_from_warnings_by_its_exit_code(
     assert "[121, 256, 1]: ends below max_num_seqs 512" in capsys.readouterr().out
 
 
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A profile of a target with three MTP modules."""
+    monkeypatch.delenv("VLLM_USE_V2_MODEL_RUNNER", raising=False)
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target" / "config.json").write_text('{"num_nextn_predict_layers": 3}')
+    asked = request(model=str(tmp_path / "target"), speculation={"method": "mtp", "maxTokens": 5})
+    path = tmp_path / "mtp.json"
+    path.write_text(profile(request=asked).to_json())
+    return path
+
+
+def test_what_an_engine_makes_of_the_models_is_told_before_it_serves(
+    modules: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = "Model Runner V2 drafts Kmax tokens with several MTP modules and then cuts to K"
+
+    assert main(["render", str(modules)]) == 0
+    assert f"warning: {told}" in (err := capsys.readouterr().err) and "VLLM_USE_V2_MODEL_RUNNER=0 in its" in err
+    assert main(["check", str(modules)]) == 0
+    assert f"warning: method: {told}" in capsys.readouterr().out
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
+    assert main(["render", str(modules)]) == 0
+    assert capsys.readouterr().err == ""
+
+    (tmp_path / "config.json").write_text('{"pard_token": 7}')
+    config = {
+        "method": "draft_model",
+        "model": str(tmp_path),
+        "num_speculative_tokens": 4,
+        "num_speculative_tokens_per_batch_size": [[1, 64, 4]],
+    }
+    assert main(["check", json.dumps(config)]) == 1
+    assert "error: method: the drafter makes all its drafts in one pass" in capsys.readouterr().out
+    assert main(["render", "--rows=1-64:4", "--method=draft_model", f"--draft-model={tmp_path}"]) == 2
+    assert "the drafter makes all its drafts in one pass" in capsys.readouterr().err
+
+
 def test_check_of_a_config_knows_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     config = {"method": "ngram", "num_speculative_tokens": 4, "num_speculative_tokens_per_batch_size": [[1, 64, 4]]}
 

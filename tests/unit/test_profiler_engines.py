@@ -93,6 +93,15 @@ def test_several_mtp_modules_are_truncated_on_v2_only() -> None:
     is_(foresee(speculation("mtp"), "0.33.0", {"VLLM_USE_V2_MODEL_RUNNER": "0"}, target=target), Measured)
 
 
+def test_the_booted_engine_is_warned_about_with_the_modules_of_its_target() -> None:
+    for target in ({"num_nextn_predict_layers": 3}, {"text_config": {"num_nextn_predict_layers": 2}}):
+        is_(confirm(speculation("mtp"), limits("V2", 0), target), Warned, "drafts Kmax tokens with several MTP modules")
+        is_(confirm(speculation("mtp"), limits("V1", 0), target), Measured)
+        is_(confirm(speculation("mtp", kmax=1), limits("V2", 0, kmax=1), target), Measured)
+    is_(confirm(speculation("mtp"), limits("V2", 0), {"num_nextn_predict_layers": 1}), Measured)
+    is_(confirm(speculation("mtp"), limits("V2", 0)), Measured)
+
+
 @pytest.mark.parametrize(
     "config",
     [

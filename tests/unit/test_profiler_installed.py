@@ -8,7 +8,8 @@ import pytest
 
 from specserve_profiler import installed
 from specserve_profiler.contract import ProfileRequest
-from specserve_profiler.engines import Measured, Refused
+from specserve_profiler.engines import Measured, Refused, Warned
+from specserve_profiler.records import Limits
 
 
 def request(drafter: Path, **changes: object) -> ProfileRequest:
@@ -45,6 +46,15 @@ def test_a_parallel_drafter_is_refused_by_the_file_in_its_folder(
         (tmp_path / "config.json").write_text(content)
 
     assert type(installed.foresee(request(tmp_path))) is kind
+
+
+@pytest.mark.parametrize(("layers", "kind"), [(3, Warned), (1, Measured)])
+def test_the_modules_of_the_target_are_counted_in_its_folder(tmp_path: Path, layers: int, kind: type) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"num_nextn_predict_layers": layers}))
+    asked = request(tmp_path, model=str(tmp_path), speculation={"method": "mtp", "maxTokens": 3})
+    limits = Limits("0.32.0", "async", 32, 1024, 8192, 8192, 65536, 0, 3, runner="V2")
+
+    assert type(installed.confirm(asked, limits)) is kind
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +14,9 @@ from specserve_profiler.cli import output
 from specserve_profiler.cli.faults import FaultError
 from specserve_profiler.cli.load import parse_profile, read_text
 from specserve_profiler.contract import PartialProfile
+from specserve_profiler.installed import model_config
 from specserve_profiler.lint import lint
+from specserve_profiler.render import config_text, table_config
 
 FOUND = 1
 """Exit code where something is wrong; warnings alone are 0."""
@@ -31,7 +35,8 @@ def check(
         int | None, typer.Option(min=1, help="vLLM's largest batch size: where the table must reach to.")
     ] = None,
     vllm_version: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="vLLM that will serve it (the newest).")
+        str | None,
+        typer.Option(metavar="VERSION", help="vLLM that will serve it (that of the profile, else the newest)."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The findings as JSON.")] = False,
 ) -> int:
@@ -45,8 +50,14 @@ def check(
       specserve-profile check '{"method": "eagle3", "model": "d", "num_speculative_tokens": 4,
         "num_speculative_tokens_per_batch_size": \\[\\[1, 16, 4], \\[17, 64, 2]]}'
     """
-    text, known = _of_profile(_text(table), table)
-    findings = lint(text, max_num_seqs or known, vllm_version)
+    subject = _subject(_text(table), table)
+    findings = lint(
+        subject.text,
+        max_num_seqs or subject.max_num_seqs,
+        vllm_version or subject.version,
+        drafter=subject.drafter,
+        target=subject.target,
+    )
     if as_json:
         output.put_json({"findings": [finding.model_dump(mode="json") for finding in findings]})
     else:
@@ -67,16 +78,38 @@ def _text(given: str) -> str:
     return given
 
 
-def _of_profile(text: str, name: str) -> tuple[str, int | None]:
-    """The table in a profile and its largest batch size; other texts as they are."""
+@dataclass(frozen=True)
+class _Subject:
+    """What is checked, and what is known of where it is served."""
+
+    text: str
+    max_num_seqs: int | None = None
+    version: str | None = None
+    drafter: Mapping[str, Any] = field(default_factory=dict)
+    """``config.json`` of the models, where it is on this machine."""
+    target: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _subject(text: str, name: str) -> _Subject:
+    """A table or a config as it is; the table of a profile with what the profile knows of its engine."""
     try:
         content: Any = json.loads(text)
     except ValueError:
-        return text, None
+        return _Subject(text)
     if not isinstance(content, dict) or "measurements" not in content:
-        return text, None
+        model = content.get("model") if isinstance(content, dict) else None
+        return _Subject(text, drafter=model_config(model) if isinstance(model, str) else {})
     profile = parse_profile(text, name)
     if isinstance(profile, PartialProfile):
         raise FaultError(f"{name} is a partial profile ({profile.partial}): it has no table")
-    rows = [[row.first, row.last, row.k] for row in profile.decision.table]
-    return json.dumps(rows), profile.request.engine.max_num_seqs if profile.request is not None else None
+    rows, request = [(row.first, row.last, row.k) for row in profile.decision.table], profile.request
+    config = None if request is None else table_config(request.speculation, rows)
+    if request is None:
+        return _Subject(json.dumps(rows))
+    return _Subject(
+        json.dumps(rows) if config is None else config_text(config),
+        request.engine.max_num_seqs,
+        profile.measurements.engine_version,
+        drafter=model_config(request.speculation.model, request.speculation.revision),
+        target=model_config(request.model, request.revision),
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 from pathlib import Path
@@ -17,7 +18,8 @@ from specserve_profiler.cli.faults import FaultError, explain
 from specserve_profiler.cli.load import read_finished
 from specserve_profiler.cli.serving import arm_arguments
 from specserve_profiler.contract import METHODS_WITH_DRAFTER, Arm, Decision, Profile, Row, Speculation
-from specserve_profiler.engines import Refused, Warned, foresee
+from specserve_profiler.engines import RUNNER_VARIABLE, Refused, Warned, foresee
+from specserve_profiler.installed import model_config
 
 _SHORT = re.compile(r"(\d+)-(\d+):(\d+)")
 
@@ -53,7 +55,7 @@ def render(
     args = found.request.engine.args if found is not None and found.request is not None else ()
     version = vllm_version or (found.measurements.engine_version if found is not None else None)
     speculation = _speculation(found, arm, method, draft_model, draft_revision)
-    warnings = [] if arm.kind == "None" else _warnings(speculation, version)
+    warnings = [] if arm.kind == "None" else _warnings(speculation, version, found)
     try:
         config = rendering.arm_config(speculation, arm, version)
         words = arm_arguments(speculation, arm, capture, args, version)
@@ -115,8 +117,15 @@ def _speculation(
         ) from error
 
 
-def _warnings(speculation: Speculation, version: str | None) -> list[str]:
-    answer = foresee(speculation, version)
+def _warnings(speculation: Speculation, version: str | None, profile: Profile | None) -> list[str]:
+    """What the engine makes of a table, as far as the version, the environment and the models on this machine tell."""
+    request = profile.request if profile is not None else None
+    target = {} if request is None else model_config(request.model, request.revision)
+    drafter = model_config(speculation.model, speculation.revision)
+    answer = foresee(speculation, version, os.environ, drafter, target)
     if isinstance(answer, Refused):
         raise FaultError(str(answer))
-    return [answer.reason] if isinstance(answer, Warned) else []
+    if not isinstance(answer, Warned):
+        return []
+    unknown = f" (where the engine uses Model Runner V2; {RUNNER_VARIABLE}=0 in its environment chooses V1)"
+    return [answer.reason + ("" if RUNNER_VARIABLE in os.environ else unknown)]
