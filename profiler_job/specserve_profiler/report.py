@@ -162,12 +162,14 @@ def _quality(reading: Reading) -> str:
 def _loops(measured: Measurements) -> str:
     lines = [f"  {'clients':>7} {'tokens/s':>16} {'TTFT p95':>10}"]
     for loop in measured.loops:
-        lines.append(_wrapped(f"  {loop.arm}"))
+        lines.append(_wrapped(f"{loop.arm}{', followed in the boot of another' if loop.live else ''}", "  "))
+        if loop.failed is not None:
+            lines.append(_wrapped(f"the engine does not serve like this: {loop.failed}", "    "))
         lines += [
             f"  {point.concurrency:>7} {_with_error(point.tokens_per_second):>16} {number(point.ttft_ms):>7} ms"
             for point in loop.points
         ]
-    return _section("Verification: a closed loop of held-out prompts, each arm in a boot of its own", lines)
+    return _section("Verification: a closed loop of held-out prompts, arms in boots of their own", lines)
 
 
 def _verdict(decision: Decision) -> str:

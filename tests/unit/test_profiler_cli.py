@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.unit.profiles_sample import TABLE, partial, profile, request
+from tests.unit.profiles_sample import TABLE, decision, partial, profile, request
 
 from specserve_profiler.cli import main, output
 from specserve_profiler.cli.flags import command_of
@@ -235,7 +235,13 @@ def test_the_plan_that_a_dry_run_prints_is_a_plan_file(tmp_path: Path, capsys: p
         (["render", "--rows=2-4:3", "--method=ngram"], "--rows: table: row 2-4: must begin at 1"),
         (["render", "--rows=lots", "--method=ngram"], "--rows: 'lots': give"),
         (["render", "--rows=1-4:3", "--method=eagle"], "--draft-model: method eagle needs one"),
-        (["render", "--rows=1-4:3", "--method=ngram", "--vllm-version=0.20.0"], "vLLM 0.20 knows no tables"),
+        (
+            ["render", "--rows=1-4:3", "--method=ngram", "--vllm-version=0.20.0"],
+            "--vllm-version: vLLM 0.20.0 knows no tables",
+        ),
+        (["render", "--rows=1-4:3", "--method=ngram", "--vllm-version=new"], "--vllm-version: 'new': give one such as"),
+        (["check", "1-4:2", "--vllm-version=new"], "--vllm-version: 'new': give one such as 0.33.0"),
+        (["check", ""], "nothing: neither a file that is there nor a table"),
         (["check", "table.json"], "table.json: neither a file that is there nor a table"),
         (["check", "1-4:2", "--max-num-seqs=0"], "--max-num-seqs"),
         (["compare", "/no/such/file", "/no/such/file"], "/no/such/file cannot be read: No such file or directory"),
@@ -319,6 +325,39 @@ def test_table_in_other_forms(figures: Path, stored: Path, capsys: pytest.Captur
     assert capsys.readouterr().out == "1-8:5 9-40:3 41-120:2 121-256:1\n"
     assert main(["table", str(stored), "--max-batch=2", "--tie=0.1"]) == 0
     assert json.loads(capsys.readouterr().out) == [[1, 2, 3]]
+
+
+def test_the_table_of_a_profile_comes_with_what_the_verdict_says_of_it(
+    stored: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["table", str(stored)]) == 0
+    assert "over no speculation: 1: 2.15x, 8: 2.02x, 40: 1.43x" in capsys.readouterr().err
+    static = decision().model_copy(update={"verdict": "Static", "reason": "K = 2 is as good everywhere."})
+    stored.write_text(profile(decision=static).to_json())
+    assert main(["table", str(stored), "--json"]) == 0
+    told = capsys.readouterr()
+    assert told.err == "the verdict is Static, not this table: K = 2 is as good everywhere.\n"
+    assert json.loads(told.out)["overBaseline"] == {}
+
+
+def test_render_tells_where_another_drafter_was_measured(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["render", str(stored), "--draft-model=other/drafter"]) == 0
+    told = capsys.readouterr()
+    assert '"model":"other/drafter"' in told.out
+    assert "warning: the profile was measured with eagle3 org/target-8b-eagle3: what it decided may be" in told.err
+
+
+def test_a_table_that_never_drafts_renders_to_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["render", "--rows=1-16:0", "--method=ngram"]) == 0
+    assert capsys.readouterr() == ("", "serve without --speculative-config: there is nothing to add\n")
+
+
+def test_figures_in_place_of_a_table_or_a_profile_show_the_way(
+    figures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in ("check", "table", "report", "render"):
+        assert main([command, str(figures)]) == 2
+        assert f"its figures make a table: specserve-profile table --grid {figures}\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

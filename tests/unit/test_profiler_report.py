@@ -10,7 +10,17 @@ from tests.unit.profiles_sample import WHEN, decision, measurements, partial, pr
 
 from specserve_profiler.cli.html import page
 from specserve_profiler.cli.plots import pictures
-from specserve_profiler.contract import BaselineCell, Interval, Measurements, PartialProfile, Row, short_table
+from specserve_profiler.contract import (
+    Arm,
+    ArmLoop,
+    BaselineCell,
+    Interval,
+    Measurements,
+    PartialProfile,
+    Profile,
+    Row,
+    short_table,
+)
 from specserve_profiler.reading import Reading
 from specserve_profiler.report import WIDTH, report
 
@@ -54,6 +64,29 @@ def test_a_partial_report_says_so_first_and_decides_nothing() -> None:
 
     assert text.startswith("PARTIAL profile, measured 2026-11-03 14:15 UTC: TimedOut: no profile within 3580 s")
     assert "Verdict" not in text and "[" not in text.split("Goodput:")[1].split("Quality")[0]
+
+
+def tried(*more: ArmLoop) -> Profile:
+    """The sample with loops of arms that were only tried."""
+    measured = measurements()
+    return profile(measurements=measured.model_copy(update={"loops": (*measured.loops, *more)}))
+
+
+def test_what_was_tried_is_told_from_what_is_served() -> None:
+    alone = Arm(kind="Table", rows=(Row(first=1, last=256, k=3),))
+    points = measurements().loops[2].points
+    failed = ArmLoop(arm=Arm(kind="Adaptive", k=5), failed="ValueError: adaptive verification needs full graphs")
+    found = tried(ArmLoop(arm=alone, points=points, live=True), ArmLoop(arm=alone, points=points), failed)
+
+    text = report(found)
+    (loops,) = (picture.alt for picture in pictures(found) if picture.name == "loops")
+
+    assert "\n  table 1-256:3, followed in the boot of another\n        1 " in text
+    assert "\n  table 1-256:3\n        1 " in text
+    assert "\n  adaptive verification\n    the engine does not serve like this: ValueError: adaptive" in text
+    assert loops.count("table 1-256:3: ") == 1 and "adaptive" not in loops
+    html = "".join(elements(page([found])).itertext())
+    assert "table that was tried" in html
 
 
 def test_short_table() -> None:

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from specserve_profiler.cli import output
+from specserve_profiler.cli import load, output
 from specserve_profiler.cli.faults import FaultError
-from specserve_profiler.cli.load import parse_profile, read_text
+from specserve_profiler.cli.load import about_figures, parse_profile, read_text
 from specserve_profiler.contract import PartialProfile
 from specserve_profiler.installed import model_config
 from specserve_profiler.lint import lint
@@ -54,7 +54,7 @@ def check(
     findings = lint(
         subject.text,
         max_num_seqs or subject.max_num_seqs,
-        vllm_version or subject.version,
+        load.vllm_version(vllm_version) or subject.version,
         drafter=subject.drafter,
         target=subject.target,
     )
@@ -74,7 +74,9 @@ def _text(given: str) -> str:
     if is_file:
         return read_text(Path(given))
     if given.strip()[:1] not in ("[", "{", '"') and not given.strip()[:1].isdigit():
-        raise FaultError(f"{given}: neither a file that is there nor a table: give 1-16:4 17-64:2, or a file")
+        raise FaultError(
+            f"{given or 'nothing'}: neither a file that is there nor a table: give 1-16:4 17-64:2, or a file"
+        )
     return given
 
 
@@ -96,6 +98,8 @@ def _subject(text: str, name: str) -> _Subject:
         content: Any = json.loads(text)
     except ValueError:
         return _Subject(text)
+    if wrong := about_figures(content, name):
+        raise FaultError(f"{name} holds no table{wrong}")
     if not isinstance(content, dict) or "measurements" not in content:
         model = content.get("model") if isinstance(content, dict) else None
         return _Subject(text, drafter=model_config(model) if isinstance(model, str) else {})

@@ -20,7 +20,7 @@ def compare(
 ) -> int:
     """Say what moved between two profiles: ITL, acceptance, table and verdict, and whether it is more than chance.
 
-    Errors of both and the drift between boots count; one comparison in twenty, at most, has a false alarm.
+    Errors of both and the drift between boots count; of twenty pairs that are alike, at most one gives a false alarm.
 
     \b
     Example:

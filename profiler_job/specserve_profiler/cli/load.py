@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from specserve_profiler import engines
 from specserve_profiler.cli.faults import FaultError, explain
 from specserve_profiler.contract import SCHEMA_VERSION, PartialProfile, Profile
 from specserve_profiler.job import BEGIN, BEGIN_PARTIAL, END, END_PARTIAL
@@ -51,6 +52,7 @@ def parse_profile(text: str, name: str) -> Profile | PartialProfile:
     if not isinstance(content, dict) or "measurements" not in content:
         raise FaultError(
             f"{name} is no profile: it has no measurements; give a file that `specserve-profile run -o` wrote"
+            + about_figures(content, name)
         )
     version = content.get("schemaVersion", SCHEMA_VERSION)
     if version != SCHEMA_VERSION:
@@ -63,3 +65,16 @@ def parse_profile(text: str, name: str) -> Profile | PartialProfile:
         return model.model_validate(content)
     except ValidationError as error:
         raise FaultError(f"{name} is no profile: {explain(error, model)}") from error
+
+
+def about_figures(content: object, name: str) -> str:
+    """The way out for a file of figures in place of a profile or a table; empty for any other content."""
+    is_grid = isinstance(content, dict) and "itlMs" in content
+    return f"; its figures make a table: specserve-profile table --grid {name}" if is_grid else ""
+
+
+def vllm_version(given: str | None) -> str | None:
+    """The value of ``--vllm-version``. Raises FaultError where it is none."""
+    if given is not None and engines.version(given) is None:
+        raise FaultError(f"--vllm-version: {given!r}: give one such as 0.33.0")
+    return given

@@ -286,7 +286,13 @@ def _speedup(
 
 
 def _loops(reading: Reading) -> Picture | None:
-    loops = reading.measured.loops
+    """Arms as they would be served; of tables that were followed in the boot of another only the decided one."""
+    booted = {loop.arm for loop in reading.measured.loops if not loop.live}
+    loops = [
+        loop
+        for loop in reading.measured.loops
+        if loop.points and (not loop.live or (loop.arm.rows == reading.rows() and loop.arm not in booted))
+    ]
     if not loops:
         return None
     figure, axes = _axes()
@@ -296,12 +302,12 @@ def _loops(reading: Reading) -> Picture | None:
             clients,
             [point.tokens_per_second.mean / point.concurrency for point in loop.points],
             yerr=[point.tokens_per_second.half_width / point.concurrency for point in loop.points],
-            color=_arm_colour(loop, index),
+            color=_arm_colour(loop, index, reading),
             linestyle="--" if loop.arm.kind == "None" else "-",
             marker=_MARKS[index % len(_MARKS)],
             markersize=5,
             capsize=3,
-            label=_arm_name(loop),
+            label=_arm_name(loop, reading),
         )
     _size_axis(axes, sorted({point.concurrency for loop in loops for point in loop.points}))
     axes.set_xlabel("clients")
@@ -315,12 +321,15 @@ def _loops(reading: Reading) -> Picture | None:
     return Picture("loops", "Verification in a closed loop", "Tokens per second. " + "; ".join(words) + ".", figure)
 
 
-def _arm_name(loop: ArmLoop) -> str:
-    return "table" if loop.arm.kind == "Table" else str(loop.arm)
+def _arm_name(loop: ArmLoop, reading: Reading) -> str:
+    if loop.arm.kind != "Table":
+        return str(loop.arm)
+    return "table" if loop.arm.rows == reading.rows() or not reading.rows() else "table that was tried"
 
 
-def _arm_colour(loop: ArmLoop, index: int) -> str:
-    return {"None": INK, "Table": PALETTE[1]}.get(loop.arm.kind, PALETTE[2 + index % (len(PALETTE) - 2)])
+def _arm_colour(loop: ArmLoop, index: int, reading: Reading) -> str:
+    fixed = {"no speculation": INK, "table": PALETTE[1]}
+    return fixed.get(_arm_name(loop, reading), PALETTE[2 + index % (len(PALETTE) - 2)])
 
 
 _DRAWN = (_table, _goodput, _over_baseline, _over_static, _itl, _lengths, _acceptance, _loops)

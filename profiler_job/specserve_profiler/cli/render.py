@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ import typer
 from pydantic import ValidationError
 
 from specserve_profiler import render as rendering
-from specserve_profiler.cli import output
+from specserve_profiler.cli import load, output
 from specserve_profiler.cli.faults import FaultError, explain
 from specserve_profiler.cli.load import read_finished
 from specserve_profiler.cli.serving import arm_arguments
@@ -33,8 +34,10 @@ def render(
     vllm_version: Annotated[
         str | None, typer.Option(metavar="VERSION", help="vLLM that will serve (that of the profile, else the newest).")
     ] = None,
-    method: Annotated[str | None, typer.Option(help="Method, where the profile does not say it.")] = None,
-    draft_model: Annotated[str | None, typer.Option(help="Draft model, where the profile does not say it.")] = None,
+    method: Annotated[
+        str | None, typer.Option(help="Method, where the profile does not say it or another one shall serve.")
+    ] = None,
+    draft_model: Annotated[str | None, typer.Option(help="Draft model, likewise.")] = None,
     draft_revision: Annotated[str | None, typer.Option(help="Its revision.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Arguments, configuration and warnings as JSON.")] = False,
 ) -> int:
@@ -53,14 +56,16 @@ def render(
     arm = rendering.decided_arm(found.decision) if found is not None else Arm(kind="Table", rows=parse_rows(rows or ""))
     capture = found.decision.capture_sizes if found is not None else ()
     args = found.request.engine.args if found is not None and found.request is not None else ()
-    version = vllm_version or (found.measurements.engine_version if found is not None else None)
+    version = load.vllm_version(vllm_version) or (found.measurements.engine_version if found is not None else None)
     speculation = _speculation(found, arm, method, draft_model, draft_revision)
-    warnings = [] if arm.kind == "None" else _warnings(speculation, version, found)
     try:
         config = rendering.arm_config(speculation, arm, version)
         words = arm_arguments(speculation, arm, capture, args, version)
     except ValueError as error:
         raise FaultError(f"--vllm-version: {error}") from error
+    warnings = (
+        [] if config is None else [*_measured_otherwise(speculation, found), *_warnings(speculation, version, found)]
+    )
     if as_json:
         output.put_json({"arguments": words, "config": config, "warnings": warnings})
         return 0
@@ -68,7 +73,8 @@ def render(
         output.tell(f"warning: {warning}")
     if config is None:
         output.tell("serve without --speculative-config: there is nothing to add")
-    output.put(shlex.join(words))
+    else:
+        output.put(shlex.join(words))
     return 0
 
 
@@ -115,6 +121,13 @@ def _speculation(
         raise FaultError(
             explain(error, Speculation, lambda field: f"--{field.replace('model', 'draft-model')}")
         ) from error
+
+
+def _measured_otherwise(speculation: Speculation, profile: Profile | None) -> Iterator[str]:
+    known = profile.request.speculation if profile is not None and profile.request is not None else speculation
+    if (known.method, known.model, known.revision) != (speculation.method, speculation.model, speculation.revision):
+        measured = " ".join(filter(None, (known.method, known.model, known.revision)))
+        yield f"the profile was measured with {measured}: what it decided may be wrong for another drafter"
 
 
 def _warnings(speculation: Speculation, version: str | None, profile: Profile | None) -> list[str]:

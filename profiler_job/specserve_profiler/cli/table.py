@@ -52,8 +52,12 @@ def table(
         )
     asked = tie is not None or interpolate_k or max_batch is not None
     if profile is not None and not asked:
-        rows = read_finished(profile).decision.table
-        ratios: dict[int, float] = {}
+        decision = read_finished(profile).decision
+        rows = decision.table
+        served = decision.verdict == "Dynamic"
+        ratios = {entry.batch_size: entry.over_baseline for entry in decision.speedups} if served else {}
+        if not served:
+            output.tell(f"the verdict is {decision.verdict}, not this table: {decision.reason}")
     else:
         given = _given(profile, grid)
         try:
