@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from specserve_profiler import engines, render
+from specserve_profiler import engines, installed, render
 from specserve_profiler.contract import BaselineCell, Cell
 from specserve_profiler.engine import Engine
 from specserve_profiler.errors import ProfilingError
@@ -53,7 +53,7 @@ class EveryK:
 
     def _honoured(self, bench: Bench) -> None:
         self._lab.limits = bench.limits
-        honour = engines.confirm(self._lab.request.speculation, bench.limits)
+        honour = installed.confirm(self._lab.request, bench.limits)
         if isinstance(honour, engines.Refused):
             raise ProfilingError("EngineUnsupported", str(honour))
         if isinstance(honour, engines.Warned):

@@ -59,9 +59,7 @@ class Lab:
 
     async def prepare(self) -> None:
         """All that can be refused before anything boots. Raises ProfilingError."""
-        foreseen = check(self.request)
-        if foreseen is not None:
-            self.warn(foreseen)
+        check(self.request)
         self.boots.doing = "reading the prompts"
         self._entries = await load(self.request.prompts, say)
 
@@ -142,8 +140,8 @@ class TimedStage:
         self._boots.took(self._name, self._began)
 
 
-def check(request: ProfileRequest) -> str | None:
-    """Refuses what would only fail, or mislead, after minutes. Returns a warning, if any. Raises ProfilingError."""
+def check(request: ProfileRequest) -> None:
+    """Refuses what would only fail, or mislead, after minutes. Raises ProfilingError."""
     honour = installed.foresee(request)
     if isinstance(honour, engines.Refused):
         raise ProfilingError("SpeculationUnsupported", str(honour))
@@ -161,4 +159,3 @@ def check(request: ProfileRequest) -> str | None:
             f"workload.outputTokens {request.workload.output_tokens} leaves no room for a prompt in "
             f"engine.maxModelLen {request.engine.max_model_len}",
         )
-    return None
