@@ -271,7 +271,9 @@ class WorkloadSpec(Part):
     top_p: Annotated[
         float, Field(gt=0, le=1, description="Nucleus of sampling; 1 is everything. Of no effect at temperature 0.")
     ] = 1
-    seed: Annotated[int, Field(ge=0, le=2147483647, description="Of the order of the prompts, and of which are held out.")] = 0
+    seed: Annotated[
+        int, Field(ge=0, le=2147483647, description="Of the order of the prompts, and of which are held out.")
+    ] = 0
 
 
 class BatchWeight(Part):
