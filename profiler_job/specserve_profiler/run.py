@@ -43,7 +43,7 @@ async def _execute(request: ProfileRequest, on_measuring: Callable[[], None]) ->
     session = Session(request, on_measuring)
     asked: list[int] = []
     try:
-        decision = await _guarded(session, asked)
+        decision = await guarded(session, asked)
     except ProfilingError as error:
         return Outcome(failure=error.failure(), partial=_partial(session, error), signal=asked[0] if asked else None)
     say(f"verdict {decision.verdict}: {decision.reason}")
@@ -67,7 +67,8 @@ def _now() -> dt.datetime:
     return dt.datetime.now(dt.timezone.utc).replace(microsecond=0)
 
 
-async def _guarded(session: Session, asked: list[int]) -> Decision:
+async def guarded(session: Session, asked: list[int]) -> Decision:
+    """The session's decision within its time; ``asked`` gets the signals that come meanwhile. Raises ProfilingError."""
     task = asyncio.ensure_future(session.run())
     _stop_on_signals(task, asked)
     seconds = session.request.timeout_seconds
