@@ -37,7 +37,9 @@ def _parser() -> argparse.ArgumentParser:
     both = _command(commands, "profile", "one boot per K against one boot for all: time to the same interval, validity")
     both.add_argument("--rounds", type=_at_least_two, default=2, help="two or more: else drift does not show")
     both.add_argument("--generations", type=int, default=96, help="whole generations in each boot of one K")
-    both.add_argument("--exhaustive", type=Path, nargs="+", default=[], help="long profiles, for the regret")
+    both.add_argument(
+        "--exhaustive", type=Path, nargs="+", default=[], help="for the regret: long profiles, or what repeat wrote"
+    )
     both.add_argument("--again", type=Path, help=_AGAIN)
     both.set_defaults(run=_ways)
     served = _command(commands, "serving", "closed loops of no speculation, each fixed K and the table")
@@ -100,8 +102,15 @@ def _measure(arguments: argparse.Namespace) -> None:
     print(f"{arguments.output}: {profile.decision.verdict}, {profile.decision.reason}")
 
 
+def _profiles(path: Path) -> list[Profile]:
+    """All that a file holds: one, or those of ``repeat``."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    raw = content.get("raw")
+    return list(repeat.Raw.model_validate(raw).profiles) if raw else [_profile(path)]
+
+
 def _ways(arguments: argparse.Namespace) -> None:
-    exhaustive = [_profile(path) for path in arguments.exhaustive]
+    exhaustive = [profile for path in arguments.exhaustive for profile in _profiles(path)]
     if arguments.again:
         ways.write(ways.Raw.model_validate_json(_raw(arguments.again)), exhaustive, arguments.output)
         return
