@@ -59,7 +59,7 @@ def test_a_job_measures_a_profile_and_leaves_nothing_behind(engine_python: Path,
     assert al[0] == 1
     # The pair accepts .66 .38 .28 by position; a K of its own starts at other places of the text.
     assert [al[1], al[2], al[3]] == pytest.approx([1.66, 2.04, 2.32], abs=0.2)
-    assert {(entry.k, entry.other) for entry in measured.contrasts} >= {(1, 2), (1, 3), (2, 3)}
+    assert {(entry.k, entry.other) for entry in measured.contrasts} >= {(2, 1), (3, 1), (3, 2)}
     assert [cell.batch_size for cell in measured.baseline] == [1, 8]
     # prompts of 32 tokens at most, and half of 64
     assert 40 < measured.mean_context_tokens < 75
@@ -80,7 +80,7 @@ def test_a_job_measures_a_profile_and_leaves_nothing_behind(engine_python: Path,
 
 def test_a_job_that_is_stopped_while_it_measures_says_so_and_keeps_what_it_measured(start: Start) -> None:
     job = start()
-    job.wait_for(r"baseline took")
+    job.wait_for(r"\] baseline took")
 
     job.process.send_signal(signal.SIGTERM)
 
