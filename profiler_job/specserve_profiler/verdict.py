@@ -66,7 +66,8 @@ def decide(measured: Measurements, max_num_seqs: int, weights: Mapping[int, floa
 def undecided(decision: Decision, measured: Measurements, weights: Mapping[int, float] | None = None) -> bool:
     """Whether a second boot of the baseline is worth its time: the verdict lies within interval plus assumed drift.
 
-    So it is where the gain on the whole is within its interval, or a loss of more than ``LOSS`` at some batch size is.
+    So it is where the gain on the whole is within its interval, or a loss of more than ``LOSS`` at some batch size is; and
+    before something that gains on the whole is given up, for the assumed drift may be too small for this machine.
     False where the drift was measured already.
     """
     if measured.boot_drift_measured or not any(row.k for row in decision.table):
@@ -77,7 +78,8 @@ def undecided(decision: Decision, measured: Measurements, weights: Mapping[int, 
         return False
     limit = math.log(1 - LOSS)
     losses = [ratio for ratio in against.counted.values() if ratio.mean < limit <= ratio.mean + ratio.half_width]
-    return abs(against.mean) <= against.half_width or bool(losses)
+    gives_up = decision.verdict == "None" and against.mean > 0
+    return abs(against.mean) <= against.half_width or bool(losses) or gives_up
 
 
 def _against(decision: Decision, measured: Measurements, weights: Mapping[int, float]) -> Against | None:

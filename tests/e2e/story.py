@@ -15,8 +15,8 @@ from demo.environment import ACCELERATOR_LABEL, EXAMPLE, Environment
 from demo.kube import Json, Kube, variant, wait_for
 
 FIRST, SECOND = "e2e-cpu-a", "e2e-cpu-b"
-BATCH_SIZES = [1, 8, 32]
-MEASURE_SECONDS = 45
+BATCH_SIZES = [1, 4, 16]
+MEASURE_SECONDS = 60
 JOB_SECONDS, ROLLOUT_SECONDS = 600.0, 300.0
 
 

@@ -90,8 +90,8 @@ def test_the_profile_is_of_real_measurements(measured: Measured) -> None:
     assert lengths[1] < lengths[3] < 3
     assert [b.batch_size for b in profile.measurements.baseline] == story.BATCH_SIZES
     assert profile.decision.table[0].first == 1
-    assert profile.decision.table[-1].last == 32
-    assert k_of(profile.decision.table, 32) <= k_of(profile.decision.table, 1)
+    assert profile.decision.table[-1].last == 16
+    assert k_of(profile.decision.table, 16) <= k_of(profile.decision.table, 1)
 
 
 def test_a_completion_arrives_through_the_cluster_ip(environment: Environment, served: str) -> None:
@@ -109,7 +109,7 @@ def test_the_pod_runs_with_the_rows_of_the_config_map(
         assert in_pod == json.loads(rows)
 
 
-@pytest.mark.parametrize("concurrency", [1, 32])
+@pytest.mark.parametrize("concurrency", [1, 16])
 def test_the_engine_drafts_exactly_the_tables_k(
     environment: Environment, measured: Measured, served: str, concurrency: int, figures: list[str]
 ) -> None:

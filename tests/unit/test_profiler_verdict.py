@@ -142,6 +142,17 @@ def test_a_loss_within_the_drift_is_undecided_too() -> None:
     assert not undecided(decide(measured, 256, {1: 1}), measured, {1: 1})
 
 
+def test_before_a_gain_on_the_whole_is_given_up_for_one_loss_the_baseline_is_booted_again() -> None:
+    """A sure loss at 256 with the assumed drift of 1 %; on the whole the table gains, and the machine may be unquiet."""
+    measured = measurements(PUBLISHED, PUBLISHED_AL, {1: 6.52, 64: 9.0, 256: 14.0}, boot_drift=0.01)
+    decision = decide(measured, 256)
+
+    assert decision.verdict == "None" and decision.reason.startswith("At batch size 256 the best K loses more than 2%")
+    assert undecided(decision, measured)
+    known = measured.model_copy(update={"boot_drift_measured": True})
+    assert not undecided(decide(known, 256), known)
+
+
 def test_drafting_that_never_helps_is_none_even_where_k0_looks_faster_than_the_baseline() -> None:
     grid: dict[tuple[int, int], float | str] = {(b, k): 10.0 + 20 * k for b in SIZES for k in (0, 1)}
     decision = decide(measurements(grid, {0: 1, 1: 1.5}, dict.fromkeys(SIZES, 11.0)), 32)
