@@ -66,8 +66,8 @@ def decide(measured: Measurements, max_num_seqs: int, weights: Mapping[int, floa
 def undecided(decision: Decision, measured: Measurements, weights: Mapping[int, float] | None = None) -> bool:
     """Whether a second boot of the baseline is worth its time: the verdict lies within interval plus assumed drift.
 
-    So it is where the gain on the whole is within its interval, or a loss of more than ``LOSS`` at some batch size is; and
-    before something that gains on the whole is given up, for the assumed drift may be too small for this machine.
+    So it is where the gain on the whole is within its interval, or a loss of more than ``LOSS`` at some batch size is;
+    and before something that gains on the whole is given up, for the assumed drift may be too small for this machine.
     False where the drift was measured already.
     """
     if measured.boot_drift_measured or not any(row.k for row in decision.table):

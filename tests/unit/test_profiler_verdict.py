@@ -143,7 +143,7 @@ def test_a_loss_within_the_drift_is_undecided_too() -> None:
 
 
 def test_before_a_gain_on_the_whole_is_given_up_for_one_loss_the_baseline_is_booted_again() -> None:
-    """A sure loss at 256 with the assumed drift of 1 %; on the whole the table gains, and the machine may be unquiet."""
+    """A sure loss at 256 by the assumed drift of 1 %; on the whole the table gains, and the machine may be unquiet."""
     measured = measurements(PUBLISHED, PUBLISHED_AL, {1: 6.52, 64: 9.0, 256: 14.0}, boot_drift=0.01)
     decision = decide(measured, 256)
 
