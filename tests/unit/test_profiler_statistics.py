@@ -5,6 +5,7 @@ Each naive way is written out here; the test shows it wrong by a literal margin 
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 from collections import defaultdict
@@ -22,6 +23,8 @@ from specserve_profiler.contract import Acceptance, AcceptanceContrast, Interval
 from specserve_profiler.paired import paired_fit
 from specserve_profiler.records import Step
 from specserve_profiler.sampling import Cohort, GridResult, GridSampler
+
+_log = logging.getLogger(__name__)
 
 KS = (0, 1, 2, 3, 5)
 SIZES = (4, 32)
@@ -44,9 +47,10 @@ class Outcomes:
         self.covered += [abs(error) <= half_width for error, half_width in errors_and_half_widths]
         self.by_run.append(fmean(error for error, _ in errors_and_half_widths))
 
-    def check(self, tolerance: float) -> None:
+    def check(self, kind: str, tolerance: float) -> None:
         """Mean error within ``tolerance`` or three standard errors (runs are the units), coverage about 95 %."""
         bias, error = fmean(self.by_run), stdev(self.by_run) / math.sqrt(len(self.by_run))
+        _log.info("%s: covered %.3f, bias %+.4f +- %.4f", kind, share(self.covered), bias, 1.96 * error)
         assert abs(bias) < tolerance + 3 * error and error < 0.005
         assert 0.92 <= share(self.covered) <= 0.985
 
@@ -101,7 +105,7 @@ def _compare(acceptance: AcceptanceResult, grid: GridResult, found: Mapping[str,
 def test_estimates_of_the_samplers_are_unbiased_and_intervals_cover(
     outcomes: Mapping[str, Outcomes], kind: str
 ) -> None:
-    outcomes[kind].check(tolerance=0.001)
+    outcomes[kind].check(kind, tolerance=0.001)
 
 
 # --- when to stop ----------------------------------------------------------------------------------------------------
