@@ -211,7 +211,7 @@ def _identity(profile: Profile | PartialProfile) -> str:
     if request is not None:
         facts += _asked(request)
     graphs = ", ".join(map(str, measured.graph_sizes)) or "none (eager)"
-    known = "two boots of the baseline" if measured.boot_drift_measured else "an assumption"
+    known = "two boots of the baseline and an assumption" if measured.boot_drift_measured else "an assumption"
     facts += [
         ("engine", f"vLLM {measured.engine_version}, {measured.scheduler} scheduler"),
         ("accelerator", measured.device or "not told by the engine"),
