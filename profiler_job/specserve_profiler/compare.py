@@ -123,7 +123,7 @@ def _leaves(value: dict[str, Any], path: str = "") -> dict[str, Any]:
 def _itl(before: Measurements, after: Measurements) -> Iterator[Moved]:
     old, new = _cells(before), _cells(after)
     levels = [{level.batch_size: level.half_width for level in m.levels} for m in (before, after)]
-    drift = max(before.boot_drift, after.boot_drift)
+    drift = max(_between_two_boots(before), _between_two_boots(after))
     for size, k in sorted(old.keys() & new.keys()):
         one, two = old[size, k], new[size, k]
         errors = [one.spread, two.spread, *(level.get(size, 0.0) for level in levels), drift, ROUNDING]
@@ -133,6 +133,11 @@ def _itl(before: Measurements, after: Measurements) -> Iterator[Moved]:
         first, second = baselines[0][size], baselines[1][size]
         half_width = math.hypot(relative(first), relative(second), drift, ROUNDING)
         yield _moved(first.mean, second.mean, half_width, None, size)
+
+
+def _between_two_boots(measured: Measurements) -> float:
+    """Where drift was measured it stands for one boot against the mean of two: variances of 1.5 boots, not of 2."""
+    return measured.boot_drift * (math.sqrt(2 / 1.5) if measured.boot_drift_measured else 1.0)
 
 
 def _cells(measured: Measurements) -> dict[tuple[int, int], Cell]:

@@ -73,6 +73,13 @@ def test_the_same_change_within_the_drift_between_boots_is_chance() -> None:
     assert found.itl[0].half_width == pytest.approx((0.12**2 + 0.005**2 * 2 + 0.0005**2) ** 0.5)
 
 
+def test_measured_drift_is_that_of_one_boot_against_two_and_here_it_is_one_against_one() -> None:
+    found = compare(profile(measured()), profile(measured(drift=0.06, boot_drift_measured=True)))
+
+    # 0.06 x sqrt(2 / 1.5)
+    assert found.itl[0].half_width == pytest.approx((0.06928**2 + 0.005**2 * 2 + 0.0005**2) ** 0.5, abs=1e-5)
+
+
 def test_what_all_k_of_a_batch_size_share_is_part_of_the_error() -> None:
     levels = tuple(Level(batch_size=size, half_width=0.12, cohorts=9, stopped="Known") for size in SIZES)
 
@@ -102,9 +109,7 @@ def test_the_same_prompts_are_compared_without_what_other_prompts_would_change()
     """AL 1.8 and 1.7: known to .2 over prompts like these, to .02 over these."""
     before, after = with_acceptance(1.8, 0.2, 0.02), with_acceptance(1.7, 0.2, 0.02)
 
-    same = compare(
-        profile(before, seed=None) if False else profile(before, model="org/target"), profile(after, model="org/target")
-    )
+    same = compare(profile(before, model="org/target"), profile(after, model="org/target"))
     other = compare(profile(before, model="org/target"), profile(after, prompts={"path": "/others.jsonl"}))
 
     assert same.acceptance[0].significant and not other.acceptance[0].significant
