@@ -25,6 +25,7 @@ def serving(name: str, replicas: int) -> Json:
     obj: Json = yaml.safe_load(EXAMPLE.read_text())
     obj["metadata"]["name"] = name
     obj["spec"]["replicas"] = replicas
+    obj["spec"]["engine"]["maxNumSeqs"] = max(BATCH_SIZES)
     obj["spec"]["profile"].update(batchSizes=BATCH_SIZES, measureSeconds=MEASURE_SECONDS)
     return obj
 
