@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from specserve_profiler import capture, engines, render, verdict
+from specserve_profiler import capture, contest, engines, render
 from specserve_profiler.console import Stage, say
 from specserve_profiler.contract import Arm, ArmLoop, Cell, Decision, Row
 from specserve_profiler.engine import Engine
@@ -39,9 +39,10 @@ class Arms:
             if not self._lab.time_for_a_boot(str(arm)):
                 return
             await self._boot(arm, sizes, common, edges=True)
-        repaired = Arm(kind="Table", rows=decide().table)
+        decision = decide()
+        repaired = Arm(kind="Table", rows=decision.table)
         followed = [loop for loop in self.seen if loop.arm == repaired]
-        if decide().verdict == "Dynamic" and followed and all(loop.live for loop in followed):
+        if decision.verdict == "Dynamic" and followed and all(loop.live for loop in followed):
             if self._lab.time_for_a_boot(f"the repaired {repaired}"):
                 await self._boot(repaired, sizes, common, edges=False)
             else:
@@ -65,7 +66,10 @@ class Arms:
         return arms
 
     async def _boot(self, arm: Arm, sizes: Sequence[int], common: Sequence[int], *, edges: bool) -> None:
-        """The arm in a boot of its own. That the engine does not run like this is a result, too."""
+        """The arm in a boot of its own. That the engine does not run like this is a result, too.
+
+        Until it is up the arm counts as one that does not, for a boot that hangs may end the run.
+        """
         request, limits = self._lab.request, self._lab.limits
         wanted: tuple[int, ...] = ()
         if arm.kind == "Table" and limits is not None:
@@ -73,6 +77,7 @@ class Arms:
         extra = render.capture_arguments(wanted, request.engine.args)
 
         async def measure(engine: Engine) -> None:
+            self.seen.remove(unseen)
             bench = await self._lab.bench(engine)
             missing = capture.missing_sizes(wanted if extra else (), bench.limits.graph_sizes)
             if missing:
@@ -81,13 +86,16 @@ class Arms:
             await self._measure(bench, arm, sizes, common, edges=edges)
 
         say(f"verifying {arm}")
+        unseen = ArmLoop(arm=arm, failed="the run ended before the engine was up")
+        self.seen.append(unseen)
         try:
             await self._lab.boots.boot(_short(arm), render.arm_config(request.speculation, arm), measure, extra)
         except ProfilingError as error:
             if error.reason in ("Interrupted", "TimedOut", "DiskFull"):
                 raise
             say(f"the engine does not serve with {arm}: {error}")
-            self.seen = [loop for loop in self.seen if loop.arm != arm]
+            if unseen in self.seen:
+                self.seen.remove(unseen)
             self.seen.append(ArmLoop(arm=arm, failed=str(error)[:300]))
 
     async def _measure(
@@ -96,7 +104,7 @@ class Arms:
         points = [size for size in common if size <= max(sizes)]
         if arm.kind == "Table" and edges:
             most = self._lab.request.engine.max_num_seqs
-            points = sorted({*points, *verdict.check_points(arm.rows, sizes, most)})
+            points = sorted({*points, *contest.check_points(arm.rows, sizes, most)})
         beside = beside_edges(arm, points) if edges else {}
         seconds = self._lab.shares.loop * self._lab.request.measure_seconds
         share = seconds / max(len(points) + sum(map(len, beside.values())), 1)
@@ -105,7 +113,7 @@ class Arms:
             self.seen.append(ArmLoop(arm=arm, points=found))
             for k, near in beside.items():
                 await self._live(bench, (Row(first=1, last=arm.rows[-1].last, k=k),), near, share, stage)
-            other = verdict.repaired(arm.rows, self.seen) if beside else None
+            other = contest.repaired(arm.rows, self.seen) if beside else None
             if other is not None:
                 say(f"the table loses across an edge; {Arm(kind='Table', rows=other)} instead")
                 await self._live(bench, other, points, share, stage)

@@ -6,13 +6,14 @@ import math
 from collections.abc import Callable, Sequence
 
 from specserve_profiler import baselines
+from specserve_profiler.acceptance import WITHOUT_SPECULATION
 from specserve_profiler.contract import Arm, ArmLoop, BaselineCell, Cell
 from specserve_profiler.engine import Engine
 from specserve_profiler.grid import plan_grid, runnable, spread
 from specserve_profiler.lab import Lab
 from specserve_profiler.loops import Loops
 from specserve_profiler.measure import Work, blamed, measure_itl
-from specserve_profiler.sampling import WITHOUT_SPECULATION, GridSampler
+from specserve_profiler.sampling import GridSampler
 
 LOOP_POINTS = 4
 """Client concurrencies at which the baseline runs the closed loop."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from specserve_profiler import engines, installed, render
+from specserve_profiler.acceptance import AcceptanceResult, AcceptanceSampler, Generate
 from specserve_profiler.contract import BaselineCell, Cell
 from specserve_profiler.engine import Engine
 from specserve_profiler.errors import ProfilingError
 from specserve_profiler.grid import Target, candidates, plan_grid, runnable
 from specserve_profiler.lab import Lab
 from specserve_profiler.measure import Bench, Work, blamed, measure_acceptance, measure_itl
-from specserve_profiler.sampling import AcceptanceResult, AcceptanceSampler, Generate, GridResult, GridSampler
+from specserve_profiler.sampling import GridResult, GridSampler
 
 ACCEPTANCE_BATCH_SIZE = 16
 """Largest batch size for whole generations: acceptance does not depend on it, a small one wastes little at the end."""
@@ -85,9 +86,8 @@ class EveryK:
         found = self.acceptance()
         seconds = self._lab.shares.grid * self._lab.request.measure_seconds
         if self._grid is None:
-            known = {size: [k for k in ks if k in found.lengths] for size, ks in cells.items()}
             guess = {cell.batch_size: SLOWER_WITH_DRAFTS * cell.itl_ms.mean for cell in baseline}
-            self._grid = GridSampler(known, found, seconds, guess, self._lab.request.workload.output_tokens)
+            self._grid = GridSampler(cells, found, seconds, guess, self._lab.request.workload.output_tokens)
         with self._lab.stage("grid", seconds - self._grid_work.elapsed) as stage:
             await measure_itl(bench, self._grid, found.lengths, self._grid_work, stage)
 

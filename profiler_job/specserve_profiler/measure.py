@@ -13,12 +13,13 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from specserve_profiler.acceptance import AcceptanceSampler, Generate
 from specserve_profiler.console import Stage, best_so_far
 from specserve_profiler.contract import Workload
 from specserve_profiler.engine import Engine
 from specserve_profiler.errors import ProfilingError
 from specserve_profiler.records import CELL_FILE, Finished, Limits, Plan, Step, StepLog
-from specserve_profiler.sampling import AcceptanceSampler, Cohort, Generate, GridSampler
+from specserve_profiler.sampling import Cohort, GridSampler
 from specserve_profiler.workload import Prompts, cohort_prompt_tokens
 
 _POLL_SECONDS = 0.03
@@ -122,6 +123,7 @@ async def measure_acceptance(bench: Bench, sampler: AcceptanceSampler, work: Wor
             began = time.monotonic()
             finished = await _generations(bench, order)
             sampler.add(order, finished, time.monotonic() - began)
+        work.order = None
 
 
 async def _generations(bench: Bench, order: Generate) -> list[Finished]:
@@ -168,6 +170,7 @@ async def measure_itl(
             sampler.add(order, steps, time.monotonic() - began)
             if len(order.ks) > 1:
                 best_so_far(sampler.best())
+        work.order = None
 
 
 async def run_cohort(bench: Bench, order: Cohort, lengths: Mapping[int, float], stage: Stage) -> list[Step]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from specserve_profiler.closed_loop import Contest
+from specserve_profiler.contest import Contest
 from specserve_profiler.contract import Measurements, Row
 from specserve_profiler.evidence import Evidence
 from specserve_profiler.table import k_at

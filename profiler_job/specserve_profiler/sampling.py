@@ -12,28 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from specserve_profiler import estimate
-from specserve_profiler.acceptance import (
-    ALPHA,
-    INDIFFERENCE,
-    WITHOUT_SPECULATION,
-    AcceptanceResult,
-    AcceptanceSampler,
-    Generate,
-)
+from specserve_profiler.acceptance import ALPHA, INDIFFERENCE, AcceptanceResult
 from specserve_profiler.contract import BaselineCell, Cell, Interval, Level
 from specserve_profiler.paired import LevelFit, PairedFit, level_fits, paired_fit
 from specserve_profiler.records import Step
-
-__all__ = [
-    "INDIFFERENCE",
-    "WITHOUT_SPECULATION",
-    "AcceptanceResult",
-    "AcceptanceSampler",
-    "Cohort",
-    "Generate",
-    "GridResult",
-    "GridSampler",
-]
 
 LEAST_DECKS = 20
 """Decks before a batch size may count as known: confidence sequences are asymptotic."""

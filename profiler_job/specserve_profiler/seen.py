@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from specserve_profiler.closed_loop import Contest
+from specserve_profiler.contest import Contest
 from specserve_profiler.contract import ArmLoop, Row, Verdict
 from specserve_profiler.evidence import Evidence
 from specserve_profiler.predicted import GAIN, Outcome, choice, gain_text

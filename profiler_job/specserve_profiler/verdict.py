@@ -9,15 +9,13 @@ import math
 from collections.abc import Mapping
 
 from specserve_profiler.capture import capture_sizes
-from specserve_profiler.closed_loop import Contest, check_points, repaired
+from specserve_profiler.contest import Contest
 from specserve_profiler.contract import Arm, Decision, Measurements, Speedup
 from specserve_profiler.evidence import Against, Evidence
 from specserve_profiler.notes import notes
-from specserve_profiler.predicted import GAIN, Outcome, choice, predicted
+from specserve_profiler.predicted import Outcome, choice, predicted
 from specserve_profiler.seen import seen
 from specserve_profiler.table import LOSS, TIE, k_at
-
-__all__ = ["GAIN", "check_points", "decide", "repaired", "undecided"]
 
 
 def decide(measured: Measurements, max_num_seqs: int, weights: Mapping[int, float] | None = None) -> Decision:

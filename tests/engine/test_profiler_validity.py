@@ -14,13 +14,14 @@ import pytest
 
 from demopair.cache import Pair
 from specserve_profiler import render
+from specserve_profiler.acceptance import AcceptanceSampler, Generate
 from specserve_profiler.boots import Boots
 from specserve_profiler.console import Stage
 from specserve_profiler.contract import Engine, ProfileRequest, PromptSource, Speculation, Workload
 from specserve_profiler.engine import Engine as Running
 from specserve_profiler.measure import Bench, Work, measure_acceptance, measure_itl
 from specserve_profiler.records import Finished, Limits, StepLog
-from specserve_profiler.sampling import AcceptanceSampler, Generate, GridResult, GridSampler
+from specserve_profiler.sampling import GridResult, GridSampler
 from specserve_profiler.workload import Prompts, load, tokenize
 
 pytestmark = pytest.mark.vllm

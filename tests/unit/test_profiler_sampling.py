@@ -7,16 +7,10 @@ from collections.abc import Callable
 import pytest
 from tests.unit.simulator import Engine, dense, sample_acceptance, sample_grid
 
+from specserve_profiler.acceptance import WITHOUT_SPECULATION, AcceptanceResult, AcceptanceSampler, Generate
 from specserve_profiler.contract import Acceptance, AcceptanceContrast, Interval
 from specserve_profiler.records import Finished, Step
-from specserve_profiler.sampling import (
-    WITHOUT_SPECULATION,
-    AcceptanceResult,
-    AcceptanceSampler,
-    Cohort,
-    Generate,
-    GridSampler,
-)
+from specserve_profiler.sampling import Cohort, GridSampler
 
 # --- acceptance ------------------------------------------------------------------------------------------------------
 

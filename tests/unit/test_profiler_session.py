@@ -1,14 +1,20 @@
 """A run that has come to a decision ends with it, whatever comes after; one that has not says why."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from tests.measured import engine
 
-from specserve_profiler.contract import Decision, Measurements, ProfileRequest
+from specserve_profiler import every_k
+from specserve_profiler.acceptance import NOTHING_DRAFTED, AcceptanceResult
+from specserve_profiler.arms import Arms
+from specserve_profiler.contract import Decision, Measurements, ProfileRequest, Row
 from specserve_profiler.errors import ProfilingError
+from specserve_profiler.grid import Target
+from specserve_profiler.loops import Loops
 from specserve_profiler.run import guarded
 from specserve_profiler.session import Session
 
@@ -87,6 +93,45 @@ def test_a_verification_that_takes_too_long_leaves_the_decision(monkeypatch: pyt
 
     assert decision.verdict == "Static"
     assert any("the time was over while it was busy with: measuring: table" in text for text in decision.warnings)
+
+
+def test_an_arm_whose_engine_never_comes_up_counts_as_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A boot that hangs is what an exact configuration is booted for; the time that ends it must not hide that."""
+
+    async def hang(*_: Any) -> None:
+        await asyncio.sleep(60)
+
+    async def within() -> Session:
+        run = session(monkeypatch, nothing)
+        arms = Arms(run.lab, Loops(run.lab))
+        monkeypatch.setattr(run.boots, "boot", hang)
+        decision = Decision(verdict="Static", reason="", table=(Row(first=1, last=8, k=2),), static_k=2)
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(arms.verify(lambda: decision, SURE.grid, (1, 8)), 0.2)
+        run._arms.seen = arms.seen
+        return run
+
+    run = asyncio.run(within())
+
+    assert [(str(loop.arm), loop.failed) for loop in run._arms.seen] == [
+        ("static K = 2", "the run ended before the engine was up")
+    ]
+
+
+def test_a_k_whose_acceptance_was_given_up_says_why_in_its_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def no_cohorts(*_: Any) -> None:
+        """The engine is not asked."""
+
+    monkeypatch.setattr(every_k, "measure_itl", no_cohorts)
+    monkeypatch.setattr(
+        every_k.EveryK, "acceptance", lambda _: AcceptanceResult((NOTHING_DRAFTED,), failed={2: "lost"})
+    )
+    run = Session(request(), lambda: None)
+    run._every_k._targets = [Target(8, 0), Target(8, 2)]
+
+    asyncio.run(run._every_k._measure_grid(None, {8: [0, 2]}, ()))  # type: ignore[arg-type]
+
+    assert {cell.k: cell.skipped for cell in run._every_k.grid().cells}[2] == "lost"
 
 
 def test_a_run_out_of_time_before_any_decision_says_what_took_it(monkeypatch: pytest.MonkeyPatch) -> None:

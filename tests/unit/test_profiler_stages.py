@@ -5,12 +5,13 @@ from typing import Any
 import pytest
 from tests.measured import loop, table_arm, triples
 
+from specserve_profiler.acceptance import Generate
 from specserve_profiler.arms import beside_edges, promising
+from specserve_profiler.contest import check_points, repaired
 from specserve_profiler.contract import Decision, Speedup
 from specserve_profiler.grid import Target, runnable, spread
 from specserve_profiler.measure import blamed
-from specserve_profiler.sampling import Cohort, Generate
-from specserve_profiler.verdict import check_points, repaired
+from specserve_profiler.sampling import Cohort
 
 COHORT = Cohort(batch_size=64, ks=(0, 1, 3), block_steps=4, decks=1, seed=0)
 

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.measured import NONE, loop, measurements, rows, static, table, table_arm, triples
 
+from specserve_profiler.contest import check_points, repaired
 from specserve_profiler.contract import ArmLoop, Decision, Measurements
-from specserve_profiler.verdict import check_points, decide, repaired, undecided
+from specserve_profiler.verdict import decide, undecided
 
 TABLE = table_arm((1, 16, 2), (17, 64, 1))
 BASE = loop(NONE, {1: 100, 16: 800, 64: 1600})
@@ -167,6 +168,16 @@ def test_a_repaired_table_that_holds_is_served() -> None:
     decision = verdict(BASE, loop(TABLE, EDGES), *singles, better)
 
     assert decision.verdict == "Dynamic" and rows(decision) == [(1, 40, 2), (41, 64, 1)]
+
+
+def test_a_repaired_table_that_does_not_boot_is_not_served_for_having_been_followed() -> None:
+    singles = live({16: 1210, 17: 1260}, (1, 64, 2)), live({16: 1000, 17: 1240}, (1, 64, 1))
+    better = live({**GOOD, 17: 1255}, (1, 40, 2), (41, 64, 1))
+    hangs = ArmLoop(arm=better.arm, failed="the run ended before the engine was up")
+
+    decision = verdict(BASE, loop(TABLE, EDGES), *singles, better, hangs)
+
+    assert rows(decision) != [(1, 40, 2), (41, 64, 1)]
 
 
 def test_a_table_that_still_loses_at_its_edge_gives_way_to_the_static_k() -> None:

@@ -35,9 +35,15 @@ class Contest:
 
     @classmethod
     def of(cls, measured: Measurements, weights: Mapping[int, float]) -> Contest | None:
-        """None where no arm was tried beside a baseline: then the grid's predictions are all there is."""
+        """None where no arm was tried beside a baseline: then the grid's predictions are all there is.
+
+        What was seen of an arm does not count where the engine also failed with it.
+        """
         baseline = next((loop for loop in measured.loops if loop.arm.kind == "None" and _points(loop)), None)
-        arms = tuple(loop for loop in measured.loops if loop.arm.kind != "None")
+        failed = {loop.arm for loop in measured.loops if loop.failed}
+        arms = tuple(
+            loop for loop in measured.loops if loop.arm.kind != "None" and (loop.failed or loop.arm not in failed)
+        )
         if baseline is None or not any(_points(loop) or loop.failed for loop in arms if not loop.live):
             return None
         return cls(baseline, arms, measured.boot_drift, weights)
