@@ -14,6 +14,7 @@ from specserve_profiler.arms import Arms
 from specserve_profiler.contract import Decision, Measurements, ProfileRequest, Row
 from specserve_profiler.errors import ProfilingError
 from specserve_profiler.grid import Target
+from specserve_profiler.lab import Lab
 from specserve_profiler.loops import Loops
 from specserve_profiler.run import guarded
 from specserve_profiler.session import Session
@@ -101,19 +102,18 @@ def test_an_arm_whose_engine_never_comes_up_counts_as_failed(monkeypatch: pytest
     async def hang(*_: Any) -> None:
         await asyncio.sleep(60)
 
-    async def within() -> Session:
-        run = session(monkeypatch, nothing)
-        arms = Arms(run.lab, Loops(run.lab))
-        monkeypatch.setattr(run.boots, "boot", hang)
+    async def within() -> Arms:
+        lab = Lab(request())
+        arms = Arms(lab, Loops(lab))
+        monkeypatch.setattr(lab.boots, "boot", hang)
         decision = Decision(verdict="Static", reason="", table=(Row(first=1, last=8, k=2),), static_k=2)
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(arms.verify(lambda: decision, SURE.grid, (1, 8)), 0.2)
-        run._arms.seen = arms.seen
-        return run
+        return arms
 
-    run = asyncio.run(within())
+    arms = asyncio.run(within())
 
-    assert [(str(loop.arm), loop.failed) for loop in run._arms.seen] == [
+    assert [(str(loop.arm), loop.failed) for loop in arms.seen] == [
         ("static K = 2", "the run ended before the engine was up")
     ]
 
