@@ -92,22 +92,12 @@ def inflation(series: Sequence[Sequence[float]]) -> float:
 # --- ITL -------------------------------------------------------------------------------------------------------------
 
 
-def clean_steps(steps: Iterable[Step]) -> Iterator[tuple[float, Step, bool]]:
-    """(ms, step, first of its run) for every step that counts.
-
-    A step counts if it and the one before are clean: no prefill, as many requests, the same K. Then the time between
-    them is one draft of K tokens and one verification of K tokens, under the sync and under the async scheduler.
-    """
-    first = True
-    for before, step in pairwise(steps):
-        if _clean(before, step):
-            yield (step.time_ns - before.time_ns) / 1e6, step, first
-            first = False
-        else:
-            first = True
-
-
 def _clean(before: Step, step: Step) -> bool:
+    """Whether a step counts: it and the one before have no prefill, as many requests, and the same K.
+
+    Then the time between them is one draft of K tokens and one verification of K tokens, under the sync and under the
+    async scheduler.
+    """
     alike = (before.requests, before.k) == (step.requests, step.k)
     return alike and before.prefills == step.prefills == 0 and step.requests > 0
 
@@ -186,14 +176,6 @@ def _decks(blocks: Iterable[tuple[int, float]]) -> Iterator[dict[int, float]]:
 
 
 # --- acceptance ------------------------------------------------------------------------------------------------------
-
-
-def acceptance_length(requests: Iterable[Finished]) -> Interval:
-    """Tokens per request and verify step over whole generations at one K; the generation is the unit of sampling.
-
-    Raises ValueError where no generation had a verify step.
-    """
-    return ratio_interval([(entry.tokens, entry.verify_steps) for entry in requests if entry.verify_steps > 0])
 
 
 def influences(prompts: Prompts) -> dict[int, float]:

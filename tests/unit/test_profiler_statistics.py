@@ -356,7 +356,12 @@ def test_stalls() -> None:
     engine = Engine(seed=9, stalls=0.01)
     cohorts = [engine.cohort(Cohort(8, (0, 5), 6, 5, seed))[0] for seed in range(60)]
     blocks = [estimate.cohort_blocks(steps, 8, 6) for steps in cohorts]
-    ms = [milliseconds for steps in cohorts for milliseconds, step, _ in estimate.clean_steps(steps) if step.k == 5]
+    ms = [
+        (step.time_ns - before.time_ns) / 1e6
+        for steps in cohorts
+        for before, step in pairwise(steps)
+        if before.k == step.k == 5 and not before.prefills and not step.prefills
+    ]
 
     assert error(fmean(ms), dense(8, 5)) > 0.2
     found = fmean(deck[5] for entry in blocks for deck in entry.decks if 5 in deck)
