@@ -16,6 +16,7 @@ from specserve_profiler.contract import (
     Interval,
     LoopPoint,
     Measurements,
+    ProfileRequest,
     Row,
 )
 
@@ -61,6 +62,24 @@ def engine(
     """A grid from a cost model in ms; the baseline is 10 % quicker than K = 0."""
     grid: dict[tuple[int, int], float | str] = {(b, k): cost(b, k) for b in sizes for k in al}
     return measurements(grid, al, {b: cost(b, 0) / 1.1 for b in sizes}, error, **fields)
+
+
+def asked(**changes: object) -> ProfileRequest:
+    """What a Job might be asked for, with ``changes`` of its fields (by alias)."""
+    return ProfileRequest.model_validate(
+        {
+            "key": "specserve-0123456789ab",
+            "model": "/no/such/model",
+            "speculation": {"method": "ngram", "maxTokens": 2},
+            "engine": {"maxNumSeqs": 8, "maxModelLen": 512},
+            "workload": {"promptTokens": 32, "outputTokens": 64},
+            "prompts": {"path": "/prompts.jsonl"},
+            "batchSizes": [1, 8],
+            "measureSeconds": 20,
+            "timeoutSeconds": 280,
+            **changes,
+        }
+    )
 
 
 def interval(mean: float, relative: float = 0.0) -> Interval:

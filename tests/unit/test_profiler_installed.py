@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.measured import asked as asked_for
 
 from specserve_profiler import installed
 from specserve_profiler.contract import ProfileRequest
@@ -13,20 +14,8 @@ from specserve_profiler.records import Limits
 
 
 def request(drafter: Path, **changes: object) -> ProfileRequest:
-    return ProfileRequest.model_validate(
-        {
-            "key": "k",
-            "model": "/no/such/model",
-            "speculation": {"method": "eagle3", "model": str(drafter), "maxTokens": 3},
-            "engine": {"maxNumSeqs": 8, "maxModelLen": 512},
-            "workload": {"promptTokens": 32, "outputTokens": 64},
-            "prompts": {"path": "/prompts.jsonl"},
-            "batchSizes": [1, 8],
-            "measureSeconds": 20,
-            "timeoutSeconds": 280,
-            **changes,
-        }
-    )
+    speculation = {"method": "eagle3", "model": str(drafter), "maxTokens": 3}
+    return asked_for(**{"speculation": speculation, **changes})
 
 
 @pytest.mark.parametrize(

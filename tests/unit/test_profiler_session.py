@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.measured import engine
+from tests.measured import asked, engine
 
 from specserve_profiler import every_k
 from specserve_profiler.acceptance import NOTHING_DRAFTED, AcceptanceResult
@@ -24,19 +24,7 @@ SURE = engine({0: 1.0, 1: 1.6, 2: 2.0}, lambda _size, _k: 10.0, sizes=(1, 8), er
 
 
 def request(seconds: float = 100.0) -> ProfileRequest:
-    return ProfileRequest.model_validate(
-        {
-            "key": "k",
-            "model": "/no/such/model",
-            "speculation": {"method": "ngram", "maxTokens": 2},
-            "engine": {"maxNumSeqs": 8, "maxModelLen": 512},
-            "workload": {"promptTokens": 32, "outputTokens": 64},
-            "prompts": {"path": "/prompts.jsonl"},
-            "batchSizes": [1, 8],
-            "measureSeconds": seconds / 10,
-            "timeoutSeconds": seconds,
-        }
-    )
+    return asked(measureSeconds=seconds / 10, timeoutSeconds=seconds)
 
 
 async def nothing(*_: Any, **__: Any) -> None:

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.measured import any_measurements
+from tests.measured import any_measurements, asked
 from tests.unit import profiles_sample
 
 from specserve_profiler.contract import (
@@ -27,7 +27,6 @@ from specserve_profiler.contract import (
     LoopPoint,
     Measurements,
     Profile,
-    ProfileRequest,
     Row,
     Speedup,
     SpotCheck,
@@ -324,20 +323,9 @@ def test_no_interval_gets_narrower_on_the_way() -> None:
 
 
 def test_what_was_asked_for_stays_behind() -> None:
-    request = ProfileRequest.model_validate({
-        "key": "specserve-0123456789ab",
-        "model": "org/target",
-        "speculation": {"method": "ngram", "maxTokens": 5},
-        "engine": {"maxNumSeqs": 64, "maxModelLen": 2048},
-        "workload": {"promptTokens": 512, "outputTokens": 256},
-        "prompts": {"path": "/prompts.jsonl"},
-        "batchSizes": [1, 64],
-        "measureSeconds": 600,
-        "timeoutSeconds": 3600,
-    })  # fmt: skip
-    asked = profile(6, 6).model_copy(update={"request": request})
+    with_request = profile(6, 6).model_copy(update={"request": asked()})
 
-    assert encode(asked) == encode(profile(6, 6))
+    assert encode(with_request) == encode(profile(6, 6))
 
 
 @settings(max_examples=60, deadline=None)
