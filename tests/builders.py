@@ -9,7 +9,7 @@ from typing import Any
 
 from specserve_operator.api.records import Json, format_time
 from specserve_operator.api.serving import ServingSpec, SpeculativeServing
-from specserve_profiler.contract import (
+from specserve_profiler.contract.profile import (
     Acceptance,
     BaselineCell,
     Cell,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from hypothesis import strategies as st
 
-from specserve_profiler.contract import (
+from specserve_profiler.contract.profile import (
     Acceptance,
     Arm,
     ArmLoop,
@@ -16,9 +16,9 @@ from specserve_profiler.contract import (
     Interval,
     LoopPoint,
     Measurements,
-    ProfileRequest,
     Row,
 )
+from specserve_profiler.contract.request import ProfileRequest
 
 SIZES = (1, 2, 4, 8, 16, 32)
 

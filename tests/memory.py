@@ -24,8 +24,9 @@ from specserve_operator.reconcile.observe import observe
 from specserve_operator.reconcile.reconciler import Reconciler
 from specserve_operator.store.client import RESOURCES, ApiError, Page, Resource
 from specserve_operator.store.mirror import Store
-from specserve_profiler.contract import Failure, KeyInputs, Profile
-from specserve_profiler.termination import encode
+from specserve_profiler.contract.key import KeyInputs
+from specserve_profiler.contract.message import encode
+from specserve_profiler.contract.profile import Failure, Profile
 
 PACKAGE = b"the profiler's zip"
 

@@ -11,8 +11,8 @@ from typing import Any
 from bench import repeat, serving, ways
 from bench.setting import Setting
 from bench.show import write_json
-from specserve_profiler.contract import Profile
-from specserve_profiler.errors import ProfilingError
+from specserve_profiler.contract.profile import Profile
+from specserve_profiler.contract.reasons import ProfilingError
 
 RESULTS = Path("dist/bench")
 PICTURE = Path("docs/images/serving.svg")

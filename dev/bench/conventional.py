@@ -13,12 +13,13 @@ from typing import cast
 
 from bench.rounds import StaticBoot
 from bench.setting import Setting, in_a_boot
-from specserve_profiler import estimate, render
-from specserve_profiler.acceptance import AcceptanceSampler, Generate
-from specserve_profiler.console import Stage
-from specserve_profiler.measure import Bench, Work, measure_acceptance, run_cohort
-from specserve_profiler.records import Finished
-from specserve_profiler.sampling import Cohort
+from specserve_profiler.contract.steps import Finished
+from specserve_profiler.dialect import render
+from specserve_profiler.session.console import Stage
+from specserve_profiler.session.measure import Bench, Work, measure_acceptance, run_cohort
+from specserve_profiler.statistics import estimate
+from specserve_profiler.statistics.acceptance import AcceptanceSampler, Generate
+from specserve_profiler.statistics.sampling import Cohort
 
 _BLOCK_STEPS = 8
 _CONCURRENCY = 16

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from specserve_profiler.contract import Acceptance, BaselineCell, Cell, Interval, Measurements, Profile
+from specserve_profiler.contract.profile import Acceptance, BaselineCell, Cell, Interval, Measurements, Profile
 
 
 def pooled(profiles: Sequence[Profile]) -> Measurements:

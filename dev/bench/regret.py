@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from specserve_profiler.contract import Row
+from specserve_profiler.contract.profile import Row
 
 Goodputs = Callable[[int], Mapping[int, float]]
 """Batch size -> K -> goodput, any unit."""

@@ -12,9 +12,10 @@ from bench.load import busy_core
 from bench.pooled import pooled
 from bench.regret import Repeat, repeats
 from bench.setting import MAX_NUM_SEQS, Setting
-from specserve_profiler.acceptance import INDIFFERENCE
-from specserve_profiler.contract import Model, Profile, short_table
-from specserve_profiler.evidence import Evidence
+from specserve_profiler.contract.model import Model
+from specserve_profiler.contract.profile import Profile, short_table
+from specserve_profiler.decision.evidence import Evidence
+from specserve_profiler.statistics.acceptance import INDIFFERENCE
 
 
 class Raw(Model):

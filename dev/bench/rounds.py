@@ -8,8 +8,9 @@ from itertools import combinations
 from statistics import fmean
 
 from bench.precision import Round, Z
-from specserve_profiler import estimate
-from specserve_profiler.contract import Measurements, Model, Profile
+from specserve_profiler.contract.model import Model
+from specserve_profiler.contract.profile import Measurements, Profile
+from specserve_profiler.statistics import estimate
 
 
 class StaticBoot(Model):

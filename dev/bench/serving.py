@@ -12,11 +12,12 @@ from bench.order import shuffled
 from bench.picture import draw
 from bench.serving_report import CLOSE, AgainstBest, Curve, Loops, Promise, against_best, curves, promise
 from bench.setting import Setting, in_a_boot
-from specserve_profiler import render
-from specserve_profiler.console import Stage
-from specserve_profiler.contract import Arm, LoopPoint, Model, Profile
-from specserve_profiler.measure import Bench
-from specserve_profiler.verify import closed_loop
+from specserve_profiler.contract.model import Model
+from specserve_profiler.contract.profile import Arm, LoopPoint, Profile
+from specserve_profiler.dialect import render
+from specserve_profiler.session.closed_loop import closed_loop
+from specserve_profiler.session.console import Stage
+from specserve_profiler.session.measure import Bench
 
 _WARM_UP_SECONDS = 3.0
 _APART = 101

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from statistics import fmean, variance
 
 from bench.precision import Z
-from specserve_profiler.contract import Arm, Interval, LoopPoint, Model, Profile
-from specserve_profiler.evidence import Evidence
+from specserve_profiler.contract.model import Model
+from specserve_profiler.contract.profile import Arm, Interval, LoopPoint, Profile
+from specserve_profiler.decision.evidence import Evidence
 
 CLOSE = 0.98
 """Share of the best arm's tokens per second that a table must reach at every concurrency."""

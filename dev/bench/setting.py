@@ -14,21 +14,14 @@ from demopair.cache import Pair
 from demopair.provide import ensure_pair
 from devcluster.cache import Progress
 from devcluster.enginevenv import ensure_engine
-from specserve_profiler.boots import Boots
-from specserve_profiler.contract import (
-    Engine,
-    Profile,
-    ProfileRequest,
-    PromptSource,
-    Speculation,
-    Verify,
-    Workload,
-)
-from specserve_profiler.engine import Engine as RunningEngine
-from specserve_profiler.measure import Bench
-from specserve_profiler.records import Limits, StepLog
-from specserve_profiler.run import execute
-from specserve_profiler.workload import load, tokenize
+from specserve_profiler.contract.profile import Profile
+from specserve_profiler.contract.request import Engine, ProfileRequest, PromptSource, Speculation, Verify, Workload
+from specserve_profiler.engine.records import StepLog, read_limits
+from specserve_profiler.engine.server import Engine as RunningEngine
+from specserve_profiler.prompts.workload import load, tokenize
+from specserve_profiler.session.boots import Boots
+from specserve_profiler.session.measure import Bench
+from specserve_profiler.session.run import execute
 
 MAX_NUM_SEQS = 32
 _ENVIRONMENT = {
@@ -111,7 +104,7 @@ async def in_a_boot(
 
     async def with_bench(engine: RunningEngine) -> tuple[T, float]:
         began = time.monotonic()
-        limits = Limits.read(engine.directory)
+        limits = read_limits(engine.directory)
         prompts = await tokenize(entries, engine, request.workload, limits.max_model_len)
         result = await measure(Bench(engine, limits, StepLog(engine.directory), prompts, request.workload))
         return result, time.monotonic() - began

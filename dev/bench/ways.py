@@ -28,8 +28,9 @@ from bench.precision import (
 from bench.regret import regret
 from bench.rounds import StaticBoot, round_of_boots, round_of_profile
 from bench.setting import MAX_NUM_SEQS, Setting
-from specserve_profiler.contract import Model, Profile
-from specserve_profiler.evidence import Evidence
+from specserve_profiler.contract.model import Model
+from specserve_profiler.contract.profile import Profile
+from specserve_profiler.decision.evidence import Evidence
 
 CONTENDER = 0.05
 """Share of the best goodput within which a K is a contender."""

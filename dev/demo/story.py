@@ -10,8 +10,8 @@ from demo.console import Console, DemoError
 from demo.environment import ACCELERATOR_LABEL, EXAMPLE, GRACE_SECONDS, SERVING, Environment
 from demo.follow import Follower, profiled, serves_profile
 from demo.kube import Json, Kube, condition, variant, wait_for
-from specserve_profiler.contract import Profile, Row
-from specserve_profiler.report import report
+from specserve_profiler.contract.profile import Profile, Row
+from specserve_profiler.reports.text import report
 
 FIRST, SECOND = "demo-cpu-a", "demo-cpu-b"
 PROFILE_SECONDS, ROLLOUT_SECONDS = 900.0, 600.0

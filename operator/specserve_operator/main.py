@@ -20,7 +20,7 @@ from specserve_operator.lease import lead
 from specserve_operator.reconcile.reconciler import Reconciler
 from specserve_operator.store.client import SERVINGS, ApiError, Client, NoCredentialsError
 from specserve_operator.store.mirror import Store
-from specserve_profiler.package import build_zip
+from specserve_profiler.contract.package import build_zip
 
 log = logging.getLogger("specserve")
 

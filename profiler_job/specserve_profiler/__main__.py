@@ -5,7 +5,7 @@ A Job has this package as a zip without the command line, so ``job`` needs nothi
 
 import sys
 
-from specserve_profiler.job import run_job
+from specserve_profiler.session.job import run_job
 
 
 def main() -> int:

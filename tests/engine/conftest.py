@@ -11,7 +11,7 @@ from demopair.cache import Pair
 from demopair.provide import ensure_pair
 from devcluster.cache import Progress
 from devcluster.enginevenv import ensure_engine
-from specserve_profiler.package import build_zip
+from specserve_profiler.contract.package import build_zip
 
 RunInEngine = Callable[..., "subprocess.CompletedProcess[str]"]
 

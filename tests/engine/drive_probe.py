@@ -22,8 +22,9 @@ from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
-from specserve_profiler import probe
-from specserve_profiler.records import Plan
+from specserve_profiler.contract.steps import Plan
+from specserve_profiler.engine import probe
+from specserve_profiler.engine.records import write_plan
 
 BLOCK = 16
 
@@ -120,7 +121,7 @@ def main() -> None:
     scheduler = make_scheduler(mode, target, draft)
     seen: list[dict] = []
     queue: deque = deque()
-    Plan(ks=(0, 1, 2, 3), block_steps=3, batch_size=2, seed=5).write(Path(directory))
+    write_plan(Plan(ks=(0, 1, 2, 3), block_steps=3, batch_size=2, seed=5), Path(directory))
     add(scheduler, "a", 20, 40)
     add(scheduler, "b", 33, 60)
     for _ in range(20):
@@ -129,7 +130,7 @@ def main() -> None:
     for _ in range(4):
         step(scheduler, queue, seen, depth)
     scheduler.finish_requests("c", RequestStatus.FINISHED_ABORTED)
-    Plan(ks=(2,)).write(Path(directory))
+    write_plan(Plan(ks=(2,)), Path(directory))
     while scheduler.has_requests() and len(seen) < 200:
         step(scheduler, queue, seen, depth)
     names = {"class": type(scheduler).__name__, "base": type(scheduler).__mro__[1].__name__}

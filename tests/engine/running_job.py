@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from demopair.cache import Pair
-from specserve_profiler.engine import free_port
-from specserve_profiler.processes import SharedFile, members, shared_memory
+from specserve_profiler.engine.processes import SharedFile, members, shared_memory
+from specserve_profiler.engine.server import free_port
 
 
 @dataclass

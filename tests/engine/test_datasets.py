@@ -28,9 +28,9 @@ DATASETS: dict[str, dict[str, bytes]] = {
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 READ = """
 import asyncio, json, sys
-from specserve_profiler.contract import MT_BENCH, HubDataset, PromptSource
-from specserve_profiler.errors import ProfilingError
-from specserve_profiler.workload import load
+from specserve_profiler.contract.request import MT_BENCH, HubDataset, PromptSource
+from specserve_profiler.contract.reasons import ProfilingError
+from specserve_profiler.prompts.workload import load
 said = []
 hub = MT_BENCH if sys.argv[1] == "mt-bench" else HubDataset(**json.loads(sys.argv[1]))
 try:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from demopair.cache import Pair
-from specserve_profiler import render
-from specserve_profiler.contract import Decision, Engine, Row, Speculation
+from specserve_profiler.contract.profile import Decision, Row
+from specserve_profiler.contract.request import Engine, Speculation
+from specserve_profiler.dialect import render
 
 pytestmark = pytest.mark.vllm
 JUDGE = Path(__file__).parent / "judge_tables.py"

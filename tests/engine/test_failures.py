@@ -18,9 +18,9 @@ import pytest
 from tests.engine.running_job import RunningJob, request_of, start_job
 
 from demopair.cache import Pair
-from specserve_profiler.contract import Failure, Profile
-from specserve_profiler.job import BEGIN, END
-from specserve_profiler.termination import read
+from specserve_profiler.contract.message import read
+from specserve_profiler.contract.profile import Failure, Profile
+from specserve_profiler.session.job import BEGIN, END
 
 pytestmark = pytest.mark.vllm
 Start = Callable[..., RunningJob]

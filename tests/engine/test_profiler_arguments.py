@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from specserve_profiler import render
-from specserve_profiler.arguments import refused_arguments
-from specserve_profiler.contract import Engine, Speculation
+from specserve_profiler.contract.request import Engine, Speculation
+from specserve_profiler.dialect import render
+from specserve_profiler.dialect.arguments import refused_arguments
 
 pytestmark = pytest.mark.vllm
 PARSER = Path(__file__).parent / "parse_arguments.py"

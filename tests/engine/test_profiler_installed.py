@@ -10,7 +10,7 @@ import pytest
 pytestmark = pytest.mark.vllm
 PROGRAM = """
 import json, sys
-from specserve_profiler import installed
+from specserve_profiler.engine import installed
 print(json.dumps({
     "version": installed.engine_version((sys.executable, "-m", "vllm.entrypoints.openai.api_server")),
     "cached": installed.model_config("org/drafter"),

@@ -11,9 +11,9 @@ import pytest
 from tests.engine.running_job import RunningJob, request_of, start_job
 
 from demopair.cache import Pair
-from specserve_profiler.contract import Failure, PartialProfile, Profile
-from specserve_profiler.job import BEGIN, BEGIN_PARTIAL, END, END_PARTIAL
-from specserve_profiler.termination import read
+from specserve_profiler.contract.message import read
+from specserve_profiler.contract.profile import Failure, PartialProfile, Profile
+from specserve_profiler.session.job import BEGIN, BEGIN_PARTIAL, END, END_PARTIAL
 
 pytestmark = pytest.mark.vllm
 Start = Callable[..., RunningJob]

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from demopair.cache import Pair
-from specserve_profiler.records import Finished, Limits, Step, StepLog
+from specserve_profiler.contract.steps import Finished, Step
+from specserve_profiler.engine.records import StepLog, read_limits
 
 pytestmark = pytest.mark.vllm
 DRIVER = Path(__file__).parent / "drive_probe.py"
@@ -23,7 +24,7 @@ class Driven:
         self.mode = mode
         self.scheduler: tuple[str, str] = (result["class"], result["base"])
         self.seen: list[dict[str, Any]] = result["seen"]
-        self.limits = Limits.read(directory)
+        self.limits = read_limits(directory)
         self.steps: list[Step]
         self.finished: list[Finished]
         self.steps, self.finished = StepLog(directory).new()

@@ -13,16 +13,17 @@ from typing import Any
 import pytest
 
 from demopair.cache import Pair
-from specserve_profiler import render
-from specserve_profiler.acceptance import AcceptanceSampler, Generate
-from specserve_profiler.boots import Boots
-from specserve_profiler.console import Stage
-from specserve_profiler.contract import Engine, ProfileRequest, PromptSource, Speculation, Workload
-from specserve_profiler.engine import Engine as Running
-from specserve_profiler.measure import Bench, Work, measure_acceptance, measure_itl
-from specserve_profiler.records import Finished, Limits, StepLog
-from specserve_profiler.sampling import GridResult, GridSampler
-from specserve_profiler.workload import Prompts, load, tokenize
+from specserve_profiler.contract.request import Engine, ProfileRequest, PromptSource, Speculation, Workload
+from specserve_profiler.contract.steps import Finished
+from specserve_profiler.dialect import render
+from specserve_profiler.engine.records import StepLog, read_limits
+from specserve_profiler.engine.server import Engine as Running
+from specserve_profiler.prompts.workload import Prompts, load, tokenize
+from specserve_profiler.session.boots import Boots
+from specserve_profiler.session.console import Stage
+from specserve_profiler.session.measure import Bench, Work, measure_acceptance, measure_itl
+from specserve_profiler.statistics.acceptance import AcceptanceSampler, Generate
+from specserve_profiler.statistics.sampling import GridResult, GridSampler
 
 pytestmark = pytest.mark.vllm
 
@@ -86,7 +87,7 @@ def seen(request: ProfileRequest, config: Mapping[str, Any] | None, ks: Sequence
     """One boot: whole generations of the same prompts at each K, then cohorts. A static server has one K, its own."""
 
     async def measure(running: Running) -> Seen:
-        limits = Limits.read(running.directory)
+        limits = read_limits(running.directory)
         entries = await load(request.prompts)
         prompts = await tokenize(entries, running, request.workload, limits.max_model_len)
         bench = Bench(running, limits, StepLog(running.directory), Prompts(prompts.ids[:PROMPTS]), request.workload)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from demopair.provide import ensure_pair
-from specserve_profiler.contract import Profile
+from specserve_profiler.contract.profile import Profile
 
 pytestmark = [
     pytest.mark.gpu,

@@ -12,7 +12,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
-from specserve_profiler.contract import Method, Verdict, Verify
+from specserve_profiler.contract.profile import Verdict
+from specserve_profiler.contract.request import Method, Verify
 
 Name = Annotated[str, Field(min_length=1, max_length=253)]
 _LABEL = "[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"

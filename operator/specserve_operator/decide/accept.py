@@ -9,7 +9,7 @@ from specserve_operator.api.serving import ServingSpec
 from specserve_operator.manifests.merge import MERGE_KEYS
 from specserve_operator.manifests.pod import engine_container
 from specserve_operator.manifests.request import speculation
-from specserve_profiler import arguments, engines
+from specserve_profiler.dialect import arguments, support
 
 Check = Callable[[ServingSpec], "str | None"]
 
@@ -58,22 +58,22 @@ def owned_arguments(spec: ServingSpec) -> str | None:
 def engine_honours_tables(spec: ServingSpec) -> str | None:
     """Some engines ignore a table, or crash on it: told before a Job takes a device."""
     answer = _foreseen(spec)
-    return f"speculation.method: {answer}" if isinstance(answer, engines.Refused) else None
+    return f"speculation.method: {answer}" if isinstance(answer, support.Refused) else None
 
 
 def note(spec: ServingSpec) -> str:
     """What to know of an accepted spec: that its engine makes less of a table than it could."""
     answer = _foreseen(spec)
-    if not isinstance(answer, engines.Warned):
+    if not isinstance(answer, support.Warned):
         return ""
-    if engines.RUNNER_VARIABLE in _literals(spec):
+    if support.RUNNER_VARIABLE in _literals(spec):
         return str(answer)
-    return f"{answer} (where the engine uses Model Runner V2; {engines.RUNNER_VARIABLE}=0 in its env chooses V1)"
+    return f"{answer} (where the engine uses Model Runner V2; {support.RUNNER_VARIABLE}=0 in its env chooses V1)"
 
 
-def _foreseen(spec: ServingSpec) -> engines.Honour:
-    version = engines.version_of_image(spec.engine.image)
-    return engines.foresee(speculation(spec), version, _literals(spec))
+def _foreseen(spec: ServingSpec) -> support.Honour:
+    version = support.version_of_image(spec.engine.image)
+    return support.foresee(speculation(spec), version, _literals(spec))
 
 
 def _literals(spec: ServingSpec) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from specserve_profiler.contract import KeyInputs
+from specserve_profiler.contract.key import KeyInputs
 
 
 class Reason(NamedTuple):

@@ -19,17 +19,12 @@ from specserve_operator.decide.identity import Found
 from specserve_operator.decide.model import Child, NewJob, Snapshot
 from specserve_operator.decide.policies import why_measure
 from specserve_operator.manifests import profiling
-from specserve_profiler import render
-from specserve_profiler.contract import (
-    SCHEMA_VERSION,
-    Decision,
-    Failure,
-    KeyInputs,
-    Profile,
-    ProfileRequest,
-    profile_key,
-)
-from specserve_profiler.termination import TerminationError, decode
+from specserve_profiler.contract.key import KeyInputs, profile_key
+from specserve_profiler.contract.message import TerminationError, decode
+from specserve_profiler.contract.model import SCHEMA_VERSION
+from specserve_profiler.contract.profile import Decision, Failure, Profile
+from specserve_profiler.contract.request import ProfileRequest
+from specserve_profiler.dialect import render
 
 
 @dataclass(frozen=True)

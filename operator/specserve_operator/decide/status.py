@@ -21,8 +21,8 @@ from specserve_operator.decide.model import Event, Snapshot
 from specserve_operator.decide.profiles import Stored
 from specserve_operator.decide.variants import Variant
 from specserve_operator.manifests.common import serving_labels
-from specserve_profiler import render
-from specserve_profiler.contract import Speedup, short_table
+from specserve_profiler.contract.profile import Speedup, short_table
+from specserve_profiler.dialect import render
 
 MESSAGE_LENGTH, SUMMARY_LENGTH, TABLE_LENGTH, NAME_LENGTH, REASON_LENGTH = 2048, 512, 1024, 253, 64
 MOST_ACCELERATORS = 64

@@ -9,7 +9,7 @@ from typing import Any
 from specserve_operator.api import names
 from specserve_operator.api.records import Json
 from specserve_operator.api.serving import SpeculativeServing
-from specserve_profiler.contract import canonical_json
+from specserve_profiler.contract.model import canonical_json
 
 
 def digest(value: Any, length: int = 16) -> str:

@@ -12,8 +12,11 @@ from specserve_operator.api.records import Json, format_time
 from specserve_operator.api.serving import SpeculativeServing
 from specserve_operator.manifests import pod, request
 from specserve_operator.manifests.common import digest, metadata, owner_reference
-from specserve_profiler import render, termination
-from specserve_profiler.contract import KeyInputs, Profile, canonical_json, short_table
+from specserve_profiler.contract import message
+from specserve_profiler.contract.key import KeyInputs
+from specserve_profiler.contract.model import canonical_json
+from specserve_profiler.contract.profile import Profile, short_table
+from specserve_profiler.dialect import render
 
 PACKAGE_MOUNT = "/specserve/package"
 
@@ -143,7 +146,7 @@ def _container(serving: SpeculativeServing, key: str) -> Json:
         "readinessProbe": {"tcpSocket": {"port": names.READY_PORT}, "periodSeconds": 2, "failureThreshold": 3},
         "volumeMounts": mounts,
         # Where the profiler writes its result; the log must not take its place.
-        "terminationMessagePath": str(termination.DEFAULT_PATH),
+        "terminationMessagePath": str(message.DEFAULT_PATH),
         "terminationMessagePolicy": "File",
     }
 

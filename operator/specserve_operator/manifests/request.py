@@ -7,15 +7,26 @@ from specserve_operator.api.records import Json
 from specserve_operator.api.serving import ServingSpec
 from specserve_operator.manifests.common import digest
 from specserve_operator.manifests.pod import engine_container
-from specserve_profiler import contract, grid
+from specserve_profiler.contract.key import KeyInputs
+from specserve_profiler.contract.model import SCHEMA_VERSION
+from specserve_profiler.contract.request import (
+    MT_BENCH,
+    Engine,
+    HubDataset,
+    ProfileRequest,
+    PromptSource,
+    Speculation,
+    Workload,
+)
+from specserve_profiler.statistics import grid
 
 PROMPTS_MOUNT = "/specserve/prompts"
 
 
-def engine(spec: ServingSpec) -> contract.Engine:
+def engine(spec: ServingSpec) -> Engine:
     """The engine as the profiler takes it."""
     e = spec.engine
-    return contract.Engine(
+    return Engine(
         command=e.command,
         args=e.args,
         max_num_seqs=e.max_num_seqs,
@@ -24,16 +35,16 @@ def engine(spec: ServingSpec) -> contract.Engine:
     )
 
 
-def speculation(spec: ServingSpec) -> contract.Speculation:
+def speculation(spec: ServingSpec) -> Speculation:
     """Speculation as the profiler takes it."""
     s = spec.speculation
-    return contract.Speculation(method=s.method, model=s.model, revision=s.revision, max_tokens=s.max_tokens)
+    return Speculation(method=s.method, model=s.model, revision=s.revision, max_tokens=s.max_tokens)
 
 
-def workload(spec: ServingSpec) -> contract.Workload:
+def workload(spec: ServingSpec) -> Workload:
     """The workload as the profiler takes it."""
     w = spec.profile.workload
-    return contract.Workload(
+    return Workload(
         prompt_tokens=w.prompt_tokens,
         output_tokens=w.output_tokens,
         temperature=w.temperature,
@@ -52,26 +63,24 @@ def batch_sizes(spec: ServingSpec) -> tuple[int, ...]:
     return tuple(sorted(spec.profile.batch_sizes)) or grid.default_batch_sizes(spec.engine.max_num_seqs)
 
 
-def prompts(spec: ServingSpec) -> contract.PromptSource:
+def prompts(spec: ServingSpec) -> PromptSource:
     """Where the profiling container finds the prompts."""
     source = spec.profile.workload.source
     dataset = hub_dataset(spec)
     if dataset is not None:
-        return contract.PromptSource(hub=dataset)
-    return contract.PromptSource(
-        path=source.path or (f"{PROMPTS_MOUNT}/{source.config_map.key}" if source.config_map else "")
-    )
+        return PromptSource(hub=dataset)
+    return PromptSource(path=source.path or (f"{PROMPTS_MOUNT}/{source.config_map.key}" if source.config_map else ""))
 
 
-def hub_dataset(spec: ServingSpec) -> contract.HubDataset | None:
+def hub_dataset(spec: ServingSpec) -> HubDataset | None:
     """The dataset of a hub that the prompts are from, if they are."""
     source = spec.profile.workload.source
     if source.mt_bench is not None:
-        return contract.MT_BENCH
+        return MT_BENCH
     found = source.hugging_face
     if found is None:
         return None
-    return contract.HubDataset(
+    return HubDataset(
         name=found.dataset, config=found.config, split=found.split, column=found.column, revision=found.revision
     )
 
@@ -85,9 +94,9 @@ def _workload_source(spec: ServingSpec, prompts_digest: str) -> str:
     return " ".join([f"hub:{dataset.name}@{dataset.revision or 'main'}", *told])
 
 
-def profile_request(spec: ServingSpec, key: str) -> contract.ProfileRequest:
+def profile_request(spec: ServingSpec, key: str) -> ProfileRequest:
     """What the Job is asked to do."""
-    return contract.ProfileRequest(
+    return ProfileRequest(
         key=key,
         model=spec.model.name,
         revision=spec.model.revision,
@@ -103,9 +112,7 @@ def profile_request(spec: ServingSpec, key: str) -> contract.ProfileRequest:
     )
 
 
-def key_inputs(
-    spec: ServingSpec, accelerator: Accelerator, driver: str | None, prompts_digest: str
-) -> contract.KeyInputs:
+def key_inputs(spec: ServingSpec, accelerator: Accelerator, driver: str | None, prompts_digest: str) -> KeyInputs:
     """All that a table of this serving on ``accelerator`` depends on.
 
     Args:
@@ -113,8 +120,8 @@ def key_inputs(
     """
     container = engine_container(spec.pod_template)
     resources = container.get("resources") or {}
-    return contract.KeyInputs(
-        schema_version=contract.SCHEMA_VERSION,
+    return KeyInputs(
+        schema_version=SCHEMA_VERSION,
         model=spec.model.name,
         revision=spec.model.revision,
         speculation=speculation(spec),

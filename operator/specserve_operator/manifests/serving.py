@@ -11,7 +11,7 @@ from specserve_operator.api.records import Json
 from specserve_operator.api.serving import SpeculativeServing
 from specserve_operator.manifests import pod, request
 from specserve_operator.manifests.common import digest, metadata, owner_reference, serving_labels
-from specserve_profiler import render
+from specserve_profiler.dialect import render
 
 CONFIG_VARIABLE = "SPECSERVE_SPECULATIVE_CONFIG"
 

@@ -12,7 +12,7 @@ _NEEDED = {"typer", "rich", "yaml"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line. Returns the exit code (``specserve_profiler.errors.EXIT_CODES``)."""
+    """The command line. Returns the exit code (``specserve_profiler.contract.reasons.EXIT_CODES``)."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         from specserve_profiler.cli.app import run_app

@@ -14,8 +14,8 @@ import typer
 from specserve_profiler import __version__
 from specserve_profiler.cli import check, compare, render, report, run, table
 from specserve_profiler.cli.faults import FaultError
-from specserve_profiler.errors import OWN_FAULT, SIGINT, USAGE
-from specserve_profiler.job import run_job
+from specserve_profiler.contract.reasons import OWN_FAULT, SIGINT, USAGE
+from specserve_profiler.session.job import run_job
 
 NAME = "specserve-profile"
 _REFUSED: Any = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")

@@ -13,10 +13,10 @@ import typer
 from specserve_profiler.cli import load, output
 from specserve_profiler.cli.faults import FaultError
 from specserve_profiler.cli.load import about_figures, parse_profile, read_text
-from specserve_profiler.contract import PartialProfile
-from specserve_profiler.installed import model_config
-from specserve_profiler.lint import lint
-from specserve_profiler.render import config_text, table_config
+from specserve_profiler.contract.profile import PartialProfile
+from specserve_profiler.dialect.lint import lint
+from specserve_profiler.dialect.render import config_text, table_config
+from specserve_profiler.engine.installed import model_config
 
 FOUND = 1
 """Exit code where something is wrong; warnings alone are 0."""

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from specserve_profiler import compare as comparing
 from specserve_profiler.cli import output
 from specserve_profiler.cli.load import read_finished
+from specserve_profiler.reports import compare as comparing
 
 
 def compare(

@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from specserve_profiler.console import Began, Best, EngineLine, Event, Progress, Said
+from specserve_profiler.session.console import Began, Best, EngineLine, Event, Progress, Said
 
 
 class _Stage:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from specserve_profiler import engines
 from specserve_profiler.cli.faults import FaultError, explain
-from specserve_profiler.contract import SCHEMA_VERSION, PartialProfile, Profile
-from specserve_profiler.job import BEGIN, BEGIN_PARTIAL, END, END_PARTIAL
+from specserve_profiler.contract.model import SCHEMA_VERSION
+from specserve_profiler.contract.profile import PartialProfile, Profile
+from specserve_profiler.dialect import support
+from specserve_profiler.session.job import BEGIN, BEGIN_PARTIAL, END, END_PARTIAL
 
 
 def read_text(path: Path) -> str:
@@ -75,6 +76,6 @@ def about_figures(content: object, name: str) -> str:
 
 def vllm_version(given: str | None) -> str | None:
     """The value of ``--vllm-version``. Raises FaultError where it is none."""
-    if given is not None and engines.version(given) is None:
+    if given is not None and support.version(given) is None:
         raise FaultError(f"--vllm-version: {given!r}: give one such as 0.33.0")
     return given

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from specserve_profiler.cli.faults import FaultError
-from specserve_profiler.contract import PartialProfile, Profile, canonical_json
+from specserve_profiler.contract.model import canonical_json
+from specserve_profiler.contract.profile import PartialProfile, Profile
 
 
 def check_writable(path: Path | None, flag: str = "--output") -> None:

@@ -12,12 +12,12 @@ import yaml
 from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
 
-from specserve_profiler import engines
-from specserve_profiler.arguments import refused_arguments
 from specserve_profiler.cli.faults import FaultError, explain
-from specserve_profiler.cli.flags import FLAGS, flag_of
-from specserve_profiler.contract import METHODS_WITH_DRAFTER, MT_BENCH, ProfileRequest
-from specserve_profiler.grid import default_batch_sizes
+from specserve_profiler.contract.request import METHODS_WITH_DRAFTER, MT_BENCH, ProfileRequest
+from specserve_profiler.dialect import support
+from specserve_profiler.dialect.arguments import refused_arguments
+from specserve_profiler.reports.flags import FLAGS, flag_of
+from specserve_profiler.statistics.grid import default_batch_sizes
 
 Values = dict[str, Any]
 
@@ -120,8 +120,8 @@ def _check_speculation(values: Values) -> None:
     method = speculation.get("method") if isinstance(speculation, dict) else None
     if not isinstance(method, str) or not isinstance(speculation, dict):
         return
-    honour = engines.honour(engines.Case(method))
-    if isinstance(honour, engines.Refused):
+    honour = support.honour(support.Case(method))
+    if isinstance(honour, support.Refused):
         raise FaultError(f"--method: {honour}")
     needs = method in METHODS_WITH_DRAFTER
     if needs and speculation.get("model") is None:

@@ -13,14 +13,15 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from specserve_profiler import render as rendering
 from specserve_profiler.cli import load, output
 from specserve_profiler.cli.faults import FaultError, explain
 from specserve_profiler.cli.load import read_finished
-from specserve_profiler.cli.serving import arm_arguments
-from specserve_profiler.contract import METHODS_WITH_DRAFTER, Arm, Decision, Profile, Row, Speculation
-from specserve_profiler.engines import RUNNER_VARIABLE, Refused, Warned, foresee
-from specserve_profiler.installed import model_config
+from specserve_profiler.contract.profile import Arm, Decision, Profile, Row
+from specserve_profiler.contract.request import METHODS_WITH_DRAFTER, Speculation
+from specserve_profiler.dialect import render as rendering
+from specserve_profiler.dialect.support import RUNNER_VARIABLE, Refused, Warned, foresee
+from specserve_profiler.engine.installed import model_config
+from specserve_profiler.reports.serving import arm_arguments
 
 _SHORT = re.compile(r"(\d+)-(\d+):(\d+)")
 

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from specserve_profiler import report as terminal
 from specserve_profiler.cli import output
 from specserve_profiler.cli.faults import FaultError
 from specserve_profiler.cli.load import read_profile
-from specserve_profiler.cli.serving import serving_words
-from specserve_profiler.contract import PartialProfile, Profile
-from specserve_profiler.errors import exit_code, unwritable
+from specserve_profiler.contract.profile import PartialProfile, Profile
+from specserve_profiler.contract.reasons import exit_code, unwritable
+from specserve_profiler.reports import text as terminal
+from specserve_profiler.reports.serving import serving_words
 
 
 def report(
@@ -71,8 +71,8 @@ def _write(profiles: list[Profile | PartialProfile], out: Path | None, png: Path
     if out is None and png is None:
         return []
     try:
-        from specserve_profiler.cli.html import page
-        from specserve_profiler.cli.plots import pictures
+        from specserve_profiler.reports.figures import pictures
+        from specserve_profiler.reports.html import page
     except ModuleNotFoundError as error:
         raise FaultError(
             f"{error}: pictures need matplotlib: pip install 'specserve[report]'; --text needs nothing"

@@ -16,14 +16,15 @@ from rich.console import Console
 from specserve_profiler.cli import output, plan
 from specserve_profiler.cli.faults import FaultError
 from specserve_profiler.cli.live import LiveView
-from specserve_profiler.cli.serving import serving_words
-from specserve_profiler.console import EngineLine, Event, Lines, Listener, observing
-from specserve_profiler.contract import Failure, PartialProfile, Profile, ProfileRequest
-from specserve_profiler.errors import exit_code, unwritable
-from specserve_profiler.report import report
+from specserve_profiler.contract.profile import Failure, PartialProfile, Profile
+from specserve_profiler.contract.reasons import exit_code, unwritable
+from specserve_profiler.contract.request import ProfileRequest
+from specserve_profiler.reports.serving import serving_words
+from specserve_profiler.reports.text import report
+from specserve_profiler.session.console import EngineLine, Event, Lines, Listener, observing
 
 if TYPE_CHECKING:
-    from specserve_profiler.run import Outcome
+    from specserve_profiler.session.run import Outcome
 
 MODELS, ENGINE, WORKLOAD, MEASURING, OUTPUT = "Models", "Engine", "Workload", "Measuring", "Plan and output"
 EPILOG = "Everything after -- is handed to vLLM as it is. Exit codes: specserve-profile --help."
@@ -187,7 +188,7 @@ def run(
 
 def _execute(request: ProfileRequest, engine_log: Path | None) -> Outcome:
     try:
-        from specserve_profiler.run import execute
+        from specserve_profiler.session.run import execute
     except ModuleNotFoundError as error:
         raise FaultError(
             f"{error}: run needs what the vLLM image has; "

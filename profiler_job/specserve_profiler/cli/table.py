@@ -11,9 +11,9 @@ import typer
 from specserve_profiler.cli import output
 from specserve_profiler.cli.faults import FaultError
 from specserve_profiler.cli.load import read_finished, read_profile
-from specserve_profiler.contract import Measurements, Row, short_table
-from specserve_profiler.gridfile import GivenGrid, GridError, read_grid
-from specserve_profiler.table import TIE, over_baseline, rows_from_grid
+from specserve_profiler.contract.profile import Measurements, Row, short_table
+from specserve_profiler.decision.table import TIE
+from specserve_profiler.reports.given import GivenGrid, GridError, over_baseline, read_grid, rows_from_grid
 
 
 def table(

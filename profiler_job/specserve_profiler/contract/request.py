@@ -1,0 +1,124 @@
+"""What a profiling Job is asked for: models, engine, workload, and how long it may take."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from specserve_profiler.contract.model import SCHEMA_VERSION, Model
+
+Method = Literal["draft_model", "eagle", "eagle3", "mtp", "dflash", "ngram"]
+Verify = Literal["Table", "Full", "Off"]
+
+METHODS_WITH_DRAFTER: frozenset[Method] = frozenset({"draft_model", "eagle", "eagle3", "dflash"})
+"""Methods that load a draft model of their own; ``mtp`` drafts with the target's own heads, ``ngram`` with its text."""
+
+
+class Speculation(Model):
+    """How the engine drafts."""
+
+    method: Method
+    model: str | None = None
+    """Draft model; present exactly where the method has one."""
+    revision: str | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=16)]
+    """Kmax: the K that the engine is booted with."""
+
+
+class Engine(Model):
+    """The engine as it is deployed. It is profiled with exactly these."""
+
+    command: tuple[str, ...] = ("vllm", "serve")
+    args: tuple[str, ...] = ()
+    """The user's own arguments; none of the flags that specserve owns (``arguments.owned_flags``)."""
+    max_num_seqs: Annotated[int, Field(ge=1)]
+    max_model_len: Annotated[int, Field(ge=1)]
+    tensor_parallel_size: Annotated[int, Field(ge=1)] = 1
+
+
+class Workload(Model):
+    """What is generated while measuring. Acceptance depends on it as much as ITL depends on the accelerator."""
+
+    prompt_tokens: Annotated[int, Field(ge=1)]
+    """Prompts are cut to at most this many tokens."""
+    output_tokens: Annotated[int, Field(ge=1)]
+    """Upper bound of a generation; texts end earlier where they end by themselves."""
+    temperature: Annotated[float, Field(ge=0)] = 0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1
+    seed: int = 0
+    """Of the order of the prompts."""
+
+
+class HubDataset(Model):
+    """A dataset of a Hugging Face hub (``HF_ENDPOINT``, ``HF_TOKEN`` and ``HF_HOME`` apply)."""
+
+    name: Annotated[str, Field(min_length=1)]
+    config: str | None = None
+    split: str = "train"
+    column: str | None = None
+    """Column of the prompts; None for the first known one: prompt, messages, conversations, turns, question, text."""
+    revision: str | None = None
+
+
+MT_BENCH = HubDataset(name="philschmid/mt-bench", column="turns")
+"""The 80 prompts of MT-Bench, first turns."""
+
+
+class PromptSource(Model):
+    """Where the prompts are: exactly one of the two."""
+
+    path: str | None = None
+    """JSONL file inside the container, one prompt a line: OpenAI chat ``messages``, ``prompt``, or ShareGPT."""
+    hub: HubDataset | None = None
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> PromptSource:
+        if (self.path is None) == (self.hub is None):
+            raise ValueError("prompts: give exactly one of path and hub")
+        return self
+
+    def __str__(self) -> str:
+        return self.path if self.hub is None else f"dataset {self.hub.name}"  # type: ignore[return-value]
+
+
+class ProfileRequest(Model):
+    """Everything that a profiling Job must know. Travels as JSON in an environment variable."""
+
+    schema_version: int = SCHEMA_VERSION
+    key: str
+    model: str
+    """Target model: a name or a path inside the container."""
+    revision: str | None = None
+    speculation: Speculation
+    engine: Engine
+    workload: Workload
+    prompts: PromptSource
+    batch_sizes: tuple[int, ...]
+    """Increasing; the last is at most ``engine.max_num_seqs``."""
+    measure_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    """Time for measuring, all boots excluded: what sampling takes at most. It ends earlier where enough is known."""
+    timeout_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    """Time for everything. The profiler stops by itself a little before the pod's own deadline."""
+    verify: Verify = "Table"
+    """Table: the finished table against the baseline in a closed loop. Full: against the best static K, too."""
+    weights: dict[int, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = {}
+    """Share of the user's load at each batch size, any unit; empty for all measured batch sizes alike."""
+
+    @model_validator(mode="after")
+    def _batch_sizes_fit(self) -> ProfileRequest:
+        sizes = self.batch_sizes
+        if not sizes or list(sizes) != sorted(set(sizes)) or sizes[0] < 1:
+            raise ValueError("batchSizes: must be distinct, increasing and at least 1")
+        if sizes[-1] > self.engine.max_num_seqs:
+            raise ValueError(f"batchSizes: {sizes[-1]} exceeds maxNumSeqs {self.engine.max_num_seqs}")
+        return self
+
+    @model_validator(mode="after")
+    def _time_is_enough(self) -> ProfileRequest:
+        if self.timeout_seconds <= self.measure_seconds:
+            raise ValueError(
+                f"timeoutSeconds: {self.timeout_seconds:g} leaves no time for two boots beside measureSeconds "
+                f"{self.measure_seconds:g}"
+            )
+        return self

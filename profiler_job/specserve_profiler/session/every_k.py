@@ -1,0 +1,123 @@
+"""Acceptance and ITL of every K, in one boot; in another one without the cell that an engine did not survive."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from specserve_profiler.contract.profile import BaselineCell, Cell
+from specserve_profiler.contract.reasons import ProfilingError
+from specserve_profiler.dialect import render, support
+from specserve_profiler.engine import installed
+from specserve_profiler.engine.server import Engine
+from specserve_profiler.session.lab import Lab
+from specserve_profiler.session.measure import Bench, Work, blamed, measure_acceptance, measure_itl
+from specserve_profiler.statistics.acceptance import AcceptanceResult, AcceptanceSampler, Generate
+from specserve_profiler.statistics.grid import Target, candidates, plan_grid, runnable
+from specserve_profiler.statistics.sampling import GridResult, GridSampler
+
+ACCEPTANCE_BATCH_SIZE = 16
+"""Largest batch size for whole generations: acceptance does not depend on it, a small one wastes little at the end."""
+SLOWER_WITH_DRAFTS = 2.0
+"""Guess of ITL over that of the baseline, for the length of blocks only."""
+
+
+class EveryK:
+    """What is known of the cells."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+        self._targets: list[Target] = []
+        self._acceptance: AcceptanceSampler | None = None
+        self._acceptance_work = Work()
+        self._grid: GridSampler | None = None
+        self._grid_work = Work()
+
+    async def boot(self, baseline: Sequence[BaselineCell]) -> None:
+        """Measures; ``baseline`` only shapes the blocks. Raises ProfilingError."""
+        request = self._lab.request
+
+        async def measure(engine: Engine) -> None:
+            bench = await self._lab.bench(engine)
+            self._honoured(bench)
+            ks = candidates(request.speculation.max_tokens)
+            self._targets = self._targets or list(
+                plan_grid(request.batch_sizes, ks, bench.limits, bench.request_tokens)
+            )
+            cells = runnable(self._targets)
+            if not cells:
+                raise ProfilingError("NothingToMeasure", f"no cell of the grid can run: {self._targets[0].skipped}")
+            if self._grid is None:
+                await self._measure_acceptance(bench, ks, sorted(cells))
+            await self._measure_grid(bench, cells, baseline)
+
+        config = render.measuring_config(request.speculation, request.engine.max_num_seqs)
+        await self._lab.surviving("every K", config, measure, self._blame)
+
+    def _honoured(self, bench: Bench) -> None:
+        self._lab.limits = bench.limits
+        honour = installed.confirm(self._lab.request, bench.limits)
+        if isinstance(honour, support.Refused):
+            raise ProfilingError("EngineUnsupported", str(honour))
+        if isinstance(honour, support.Warned):
+            self._lab.warn(str(honour))
+
+    async def _measure_acceptance(self, bench: Bench, ks: Sequence[int], sizes: Sequence[int]) -> None:
+        seconds = self._lab.shares.acceptance * self._lab.request.measure_seconds
+        if self._acceptance is None:
+            at_once = max((size for size in sizes if size <= ACCEPTANCE_BATCH_SIZE), default=sizes[0])
+            other = max(sizes) if max(sizes) != at_once else min(sizes)
+            self._acceptance = AcceptanceSampler(
+                ks[1:],
+                len(bench.prompts.ids),
+                at_once,
+                seconds,
+                spot_concurrency=other if other != at_once else None,
+                temperature=self._lab.request.workload.temperature,
+            )
+        with self._lab.stage("acceptance", seconds - self._acceptance_work.elapsed) as stage:
+            await measure_acceptance(bench, self._acceptance, self._acceptance_work, stage)
+        try:
+            self._acceptance.result()
+        except ValueError as error:
+            raise ProfilingError("PromptsInvalid", str(error)) from error
+
+    async def _measure_grid(
+        self, bench: Bench, cells: Mapping[int, Sequence[int]], baseline: Sequence[BaselineCell]
+    ) -> None:
+        found = self.acceptance()
+        seconds = self._lab.shares.grid * self._lab.request.measure_seconds
+        if self._grid is None:
+            guess = {cell.batch_size: SLOWER_WITH_DRAFTS * cell.itl_ms.mean for cell in baseline}
+            self._grid = GridSampler(cells, found, seconds, guess, self._lab.request.workload.output_tokens)
+        with self._lab.stage("grid", seconds - self._grid_work.elapsed) as stage:
+            await measure_itl(bench, self._grid, found.lengths, self._grid_work, stage)
+
+    def _blame(self, why: str) -> str | None:
+        if self._grid is not None:
+            cell = blamed(self._grid_work.order, self._lab.boots.cell)
+            if cell is None:
+                return None
+            size, ks = cell
+            for k in ks:
+                self._grid.fail(size, k, why)
+            return f"batch size {size}, K = {', '.join(map(str, ks))}"
+        order = self._acceptance_work.order
+        if not isinstance(order, Generate) or self._acceptance is None:
+            return None
+        self._acceptance.fail(order, why)
+        return f"K = {order.k}" if order.k in self.acceptance().failed else "the spot check of acceptance"
+
+    def acceptance(self) -> AcceptanceResult:
+        """As far as it is known."""
+        return self._acceptance.result() if self._acceptance is not None else AcceptanceResult(())
+
+    def grid(self) -> GridResult:
+        """As far as it is known: every cell that was asked for, measured, or skipped with the reason."""
+        found = self._grid.result() if self._grid is not None else GridResult((), (), 0.0)
+        cells = {(cell.batch_size, cell.k): cell for cell in found.cells}
+        every = tuple(
+            cells.get((target.batch_size, target.k))
+            or Cell(batch_size=target.batch_size, k=target.k, skipped=target.skipped or "the run ended before")
+            for target in self._targets
+        )
+        return GridResult(every, found.levels, found.mean_context)

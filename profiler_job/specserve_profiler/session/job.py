@@ -1,0 +1,115 @@
+"""A profiling Job's container: request from the environment, result through the termination message."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from specserve_profiler.contract import message
+from specserve_profiler.contract.profile import Failure, Profile
+from specserve_profiler.contract.reasons import DONE, ProfilingError, exit_code, of_disk, unwritable
+from specserve_profiler.contract.request import ProfileRequest
+from specserve_profiler.session.console import say
+
+if TYPE_CHECKING:
+    from specserve_profiler.session.run import Outcome
+
+REQUEST_VARIABLE = "SPECSERVE_REQUEST"
+READY_PORT_VARIABLE = "SPECSERVE_READY_PORT"
+TERMINATION_VARIABLE = "SPECSERVE_TERMINATION_LOG"
+BEGIN, END = "-----BEGIN SPECSERVE PROFILE-----", "-----END SPECSERVE PROFILE-----"
+BEGIN_PARTIAL, END_PARTIAL = "-----BEGIN SPECSERVE PARTIAL PROFILE-----", "-----END SPECSERVE PARTIAL PROFILE-----"
+
+
+def run_job(environment: Mapping[str, str] = os.environ) -> int:
+    """Measures what ``SPECSERVE_REQUEST`` asks for. Returns the exit code (``errors.EXIT_CODES``), 0 with a profile.
+
+    ``SPECSERVE_READY_PORT`` accepts connections once measuring has started. The result goes to the termination message
+    (``SPECSERVE_TERMINATION_LOG``, by default where Kubernetes looks), in full to stdout between two marks: a profile,
+    or what a run measured that ended before it had one.
+    """
+    try:
+        request = ProfileRequest.model_validate_json(environment.get(REQUEST_VARIABLE, ""))
+    except ValidationError as error:
+        return _give_up(Failure(reason="RequestInvalid", message=f"{REQUEST_VARIABLE}: {_faults(error)}"), environment)
+    try:
+        from specserve_profiler.session.run import execute
+
+        outcome = execute(request, lambda: _open_ready_port(environment.get(READY_PORT_VARIABLE)))
+    except Exception as error:
+        return _give_up(_own_fault(error), environment)
+    return _hand_over(outcome, environment)
+
+
+def _hand_over(outcome: Outcome, environment: Mapping[str, str]) -> int:
+    if outcome.profile is not None:
+        sys.stdout.write(f"{BEGIN}\n{outcome.profile.to_json()}\n{END}\n")
+        sys.stdout.flush()
+        fault = _unwritten(outcome.profile, environment)
+        return DONE if fault is None else exit_code(fault.reason)
+    if outcome.partial is not None:
+        sys.stdout.write(f"{BEGIN_PARTIAL}\n{outcome.partial.to_json()}\n{END_PARTIAL}\n")
+    assert outcome.failure is not None  # noqa: S101 - an outcome is a profile or a failure
+    code = _give_up(outcome.failure, environment)
+    return 128 + outcome.signal if outcome.failure.reason == "Interrupted" and outcome.signal else code
+
+
+def _give_up(failure: Failure, environment: Mapping[str, str]) -> int:
+    say(f"no profile: {failure.reason}: {failure.message}")
+    sys.stdout.flush()
+    _unwritten(failure, environment)
+    return exit_code(failure.reason)
+
+
+def _unwritten(result: Profile | Failure, environment: Mapping[str, str]) -> ProfilingError | None:
+    """Writes the termination message. What kept it from that, or None; a result that does not fit leaves the reason."""
+    path = Path(environment.get(TERMINATION_VARIABLE, str(message.DEFAULT_PATH)))
+    try:
+        try:
+            message.write(result, path)
+        except ValueError as error:
+            fault = ProfilingError("OutputUnwritable", f"{error}. All of it is in the log of this pod."[:1500])
+            message.write(fault.failure(), path)
+        else:
+            return None
+    except OSError as error:
+        fault = unwritable(path, error, f"outside a pod set {TERMINATION_VARIABLE}")
+    say(f"{fault.reason}: {fault}")
+    return fault
+
+
+def _own_fault(error: Exception) -> Failure:
+    full = of_disk(error) if isinstance(error, OSError) else None
+    if full is not None:
+        return full.failure()
+    traceback.print_exc()
+    return Failure(
+        reason="ProfilerFailed", message=f"the profiler itself failed, its log has the trace: {error!r}"[:1500]
+    )
+
+
+def _faults(error: ValidationError) -> str:
+    """What is wrong with which field."""
+    faults = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}".removeprefix(": ") for fault in error.errors()]
+    return "; ".join(faults)[:1400]
+
+
+def _open_ready_port(port: str | None) -> None:
+    """Lets a ``tcpSocket`` readiness probe succeed from now on."""
+    if not port:
+        return
+    server = socket.create_server(("", int(port)), backlog=16)
+
+    def accept() -> None:
+        while True:
+            server.accept()[0].close()
+
+    threading.Thread(target=accept, daemon=True, name="ready").start()

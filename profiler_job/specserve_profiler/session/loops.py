@@ -1,0 +1,50 @@
+"""Closed loops at several client concurrencies, the same prompts at each for every arm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from specserve_profiler.contract.profile import LoopPoint
+from specserve_profiler.contract.reasons import ProfilingError
+from specserve_profiler.session.closed_loop import closed_loop
+from specserve_profiler.session.console import Stage
+from specserve_profiler.session.lab import Lab
+from specserve_profiler.session.measure import Bench
+
+LEAST_SECONDS = 2.0
+_APART = 97
+"""Prompts between the first ones of two concurrencies."""
+
+
+class Loops:
+    """Runs them, and remembers where there was no room."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+        self.never_full: set[int] = set()
+        """Client concurrencies that some arm could not serve at once: there is nothing to compare there."""
+
+    async def run(
+        self, bench: Bench, concurrencies: Sequence[int], seconds: float, stage: Stage
+    ) -> tuple[LoopPoint, ...]:
+        """A point at each concurrency that the engine can serve at once, ``seconds`` each."""
+        points = []
+        for concurrency in concurrencies:
+            if concurrency in self.never_full:
+                continue
+            if not bench.holds(concurrency):
+                self.never_full.add(concurrency)
+                self._lab.warn(
+                    f"{concurrency} requests do not fit into the engine's KV cache at once: not verified there"
+                )
+                continue
+            try:
+                points.append(
+                    await closed_loop(bench, concurrency, max(seconds, LEAST_SECONDS), _APART * concurrency, stage)
+                )
+            except ProfilingError as error:
+                if error.reason != "NothingToMeasure":
+                    raise
+                self.never_full.add(concurrency)
+                self._lab.warn(f"not verified at {concurrency} clients: {error}")
+        return tuple(points)

@@ -1,0 +1,81 @@
+"""What a person sees while a run goes on: as lines of a log, and as a live view."""
+
+from __future__ import annotations
+
+import io
+import re
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from specserve_profiler.cli.live import LiveView
+from specserve_profiler.session import console
+from specserve_profiler.session.console import Event, Lines, Stage, observing, say
+
+
+def test_lines_tell_each_event_and_progress_every_few_seconds_only(capsys: pytest.CaptureFixture[str]) -> None:
+    say("16 prompts")
+    console.engine_line("loading")
+    stage = Stage("grid", 100)
+    stage.progress("batch size 1")
+    stage.progress("batch size 2")
+    stage.progress("batch size 4", at_once=True)
+    console.best_so_far({1: 5})
+
+    assert capsys.readouterr().out == (
+        "[specserve] 16 prompts\n[engine] loading\n"
+        "[specserve] grid 0 % batch size 1; 100 s left\n[specserve] grid 0 % batch size 4; 100 s left\n"
+    )
+
+
+def test_progress_is_told_again_after_a_while() -> None:
+    stream = io.StringIO()
+    with observing(Lines(lambda: stream, every=0.05)):
+        stage = Stage("grid", 0.1)
+        stage.progress("first")
+        time.sleep(0.12)
+        stage.progress("second")
+
+    assert stream.getvalue().splitlines() == [
+        "[specserve] grid 0 % first; 0 s left",
+        "[specserve] grid 99 % second; 0 s left",
+    ]
+    assert stage.left < 0
+
+
+def test_one_who_observes_hears_everything_and_only_for_a_while(capsys: pytest.CaptureFixture[str]) -> None:
+    heard: list[Event] = []
+    with observing(heard.append):
+        say("one")
+        console.began("boot baseline")
+        Stage("grid", 10).progress("cell")
+    say("two")
+
+    assert [type(event).__name__ for event in heard] == ["Said", "Began", "Began", "Progress"]
+    assert capsys.readouterr().out == "[specserve] two\n"
+
+
+def test_the_live_view_shows_stages_best_k_and_where_the_engines_log_is(tmp_path: Path) -> None:
+    screen = io.StringIO()
+    terminal = Console(file=screen, force_terminal=True, width=100, height=30, color_system=None)
+    log = tmp_path / "engine.log"
+
+    with LiveView(terminal, log) as view, observing(view):
+        say("16 prompts from p.jsonl")
+        console.began("boot baseline")
+        console.engine_line("loading [weights]")
+        stage = Stage("grid", 100)
+        stage.progress("batch size 8, K = 3")
+        console.best_so_far({8: 3, 1: 5})
+        time.sleep(0.6)
+
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue())
+    assert "16 prompts from p.jsonl" in text
+    assert re.search(r"✓ +boot baseline +0:00", text)
+    assert re.search(r"● +grid .*1:\d\d left at most +batch size 8, K = 3", text)
+    assert "best K so far (batch size:K)  1:5  8:3" in text
+    assert f"engine log: {log}" in text.replace("\n", "")
+    assert "loading" not in text
+    assert log.read_text() == "[specserve] 16 prompts from p.jsonl\nloading [weights]\n"
