@@ -25,7 +25,8 @@ from specserve_profiler.engine.diagnosis import diagnose, diagnose_measured, err
 from specserve_profiler.engine.records import PROBE_DIR_VARIABLE
 
 HOST = "127.0.0.1"
-_PACKAGE_ROOT = Path(__file__).parent.parent
+_PACKAGE_ROOT = Path(__file__).parents[2]
+"""The folder or zip that holds ``specserve_profiler``."""
 _TAIL_LINES = 400
 _STOP_SECONDS = 12.0
 """Well within the 30 s that Kubernetes leaves a pod to end."""

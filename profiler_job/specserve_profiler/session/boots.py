@@ -19,7 +19,7 @@ from specserve_profiler.session.console import began as began_stage
 from specserve_profiler.session.console import engine_line, say
 from specserve_profiler.session.measure import read_cell
 
-PROBE = "specserve_profiler.engine.server.probe.scheduler"
+PROBE = "specserve_profiler.engine.probe.scheduler"
 PORTS_TRIED = 3
 """Another program may take a free port before the engine does."""
 _ENDING_SECONDS = 3.0

@@ -14,6 +14,7 @@ import pytest
 
 from specserve_profiler.contract.reasons import ProfilingError
 from specserve_profiler.engine.server import free_port, running
+from specserve_profiler.session.boots import PROBE
 
 SERVER = """
 import http.server, subprocess, sys, time
@@ -69,6 +70,13 @@ async def test_log_is_passed_on_and_every_process_is_gone_afterwards(tmp_path: P
 
     assert lines == ["[gw0] loading"]
     assert await gone(child)
+
+
+async def test_an_engine_finds_the_probe_by_its_name_and_still_the_standard_library(tmp_path: Path) -> None:
+    script = f"import statistics, sys, pkgutil; pkgutil.resolve_name({PROBE!r}); sys.exit(statistics.__package__ or 7)"
+    with pytest.raises(ProfilingError, match="ended with exit code 7 "):
+        async with running(command(script), free_port(), tmp_path, time.monotonic() + 20, print):
+            pass
 
 
 async def test_an_engine_that_ignores_sigterm_is_killed_with_its_children(
