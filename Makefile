@@ -18,9 +18,10 @@ $(VENV)/.made: locks/dev.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "specserve is developed with Python 3.11 or newer; set PYTHON=")'
 	$(PYTHON) -m venv --clear $(VENV)
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r locks/dev.txt
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation --editable .
 	touch $@
 
-venv: $(VENV)/.made  ## the development environment, from the hash-locked locks/dev.txt
+venv: $(VENV)/.made  ## the development environment in .venv, specserve-profile and specserve-operator included
 
 demo: venv  ## the main job end to end, on the embedded cluster or on that of KUBECONFIG
 	$(RUN) -m demo run
