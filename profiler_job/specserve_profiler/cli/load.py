@@ -70,7 +70,7 @@ def parse_profile(text: str, name: str) -> Profile | PartialProfile:
 
 def about_figures(content: object, name: str) -> str:
     """The way out for a file of figures in place of a profile or a table; empty for any other content."""
-    is_grid = isinstance(content, dict) and "itlMs" in content
+    is_grid = isinstance(content, dict) and not {"itlMs", "tokensPerSecond"}.isdisjoint(content)
     return f"; its figures make a table: specserve-profile table --grid {name}" if is_grid else ""
 
 

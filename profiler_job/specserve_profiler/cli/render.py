@@ -23,6 +23,8 @@ from specserve_profiler.dialect.support import RUNNER_VARIABLE, Refused, Warned,
 from specserve_profiler.engine.installed import model_config
 from specserve_profiler.reports.serving import arm_arguments
 
+_FLAGS = {"method": "--method", "model": "--draft-model", "revision": "--draft-revision", "max_tokens": "--rows"}
+"""Fields of the speculation and what says them here."""
 _SHORT = re.compile(r"(\d+)-(\d+):(\d+)")
 
 
@@ -119,9 +121,7 @@ def _speculation(
     try:
         return Speculation.model_validate(values)
     except ValidationError as error:
-        raise FaultError(
-            explain(error, Speculation, lambda field: f"--{field.replace('model', 'draft-model')}")
-        ) from error
+        raise FaultError(explain(error, Speculation, lambda field: _FLAGS.get(field, field))) from error
 
 
 def _measured_otherwise(speculation: Speculation, profile: Profile | None) -> Iterator[str]:

@@ -13,7 +13,8 @@ from specserve_profiler.cli.faults import FaultError
 from specserve_profiler.cli.load import read_finished, read_profile
 from specserve_profiler.contract.profile import Measurements, Row, short_table
 from specserve_profiler.decision.table import TIE
-from specserve_profiler.reports.given import GivenGrid, GridError, over_baseline, read_grid, rows_from_grid
+from specserve_profiler.reports.given import GivenGrid, GridError, grid_of, over_baseline, read_grid, rows_from_grid
+from specserve_profiler.reports.suspects import suspects
 
 
 def table(
@@ -22,6 +23,10 @@ def table(
     ] = None,
     grid: Annotated[
         Path | None, typer.Option(help="Figures that you have, as JSON or CSV, instead of a profile.")
+    ] = None,
+    acceptance: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The speculation_profile.json of the draft model, for a grid without one."),
     ] = None,
     tie: Annotated[
         float | None, typer.Option(help=f"Share of goodput within which the smaller K is taken ({TIE:g}).")
@@ -37,20 +42,25 @@ def table(
 ) -> int:
     """Make a table from given figures, without an engine: K of the best goodput at each batch size.
 
-    ITL is linear between batch sizes. Rows are \\[first batch size, last batch size, K], as vLLM takes them.
+    ITL is linear between batch sizes. Rows are \\[first batch size, last batch size, K], as vLLM takes them. Tokens per
+    second by batch size and K (tokensPerSecond) do in the place of itlMs, and then acceptance need not be known.
 
     \b
     Examples, with the grid in figures.json:
       {"batchSizes": \\[1, 64], "draftTokens": \\[0, 3], "itlMs": \\[\\[6.5, 8.8], \\[7.8, 13.5]],
        "acceptanceLength": \\[1, 2.3]}
       specserve-profile table --grid figures.json --interpolate-k
+      specserve-profile table --grid itl.csv --acceptance DRAFTER/speculation_profile.json
       specserve-profile table profile.json --short
     """
     if (profile is None) == (grid is None):
         raise FaultError(
             "give either a profile or --grid FILE: figures.json or figures.csv, or a profile that `run` wrote"
         )
+    if acceptance is not None and grid is None:
+        raise FaultError("--acceptance: goes with --grid; a profile has its own")
     asked = tie is not None or interpolate_k or max_batch is not None
+    warnings: tuple[str, ...] = ()
     if profile is not None and not asked:
         decision = read_finished(profile).decision
         rows = decision.table
@@ -59,7 +69,8 @@ def table(
         if not served:
             output.tell(f"the verdict is {decision.verdict}, not this table: {decision.reason}")
     else:
-        given = _given(profile, grid)
+        given = _given(profile, grid, acceptance)
+        warnings = (*given.doubts(), *suspects(given))
         try:
             rows = rows_from_grid(
                 given, tie=TIE if tie is None else tie, interpolate_k=interpolate_k, max_batch=max_batch
@@ -68,41 +79,43 @@ def table(
             raise FaultError(_as_flag(str(error))) from error
         ratios = over_baseline(given, rows, interpolate_k=interpolate_k)
     if as_json:
-        output.put_json(_values(rows, ratios))
+        output.put_json({**_values(rows, ratios), **({"warnings": warnings} if warnings else {})})
         return 0
+    for warning in warnings:
+        output.tell(f"warning: {warning}")
     output.put(short_table(rows) if short else json.dumps([[row.first, row.last, row.k] for row in rows]))
     if ratios:
         output.tell("over no speculation: " + ", ".join(f"{size}: {ratio:.2f}x" for size, ratio in ratios.items()))
     return 0
 
 
-def _given(profile: Path | None, grid: Path | None) -> GivenGrid:
+def _given(profile: Path | None, grid: Path | None, acceptance: Path | None) -> GivenGrid:
     try:
         if profile is not None:
-            return grid_of(read_profile(profile).measurements)
+            return measured_grid(read_profile(profile).measurements)
         assert grid is not None  # noqa: S101 - one of the two is given
-        return read_grid(grid)
+        return read_grid(grid, acceptance)
     except GridError as error:
         raise FaultError(f"{profile}: {error}" if profile is not None else f"--grid: {error}") from error
     except OSError as error:
-        raise FaultError(f"--grid: {grid} cannot be read: {error.strerror}") from error
+        raise FaultError(f"--grid: {error.filename or grid} cannot be read: {error.strerror}") from error
 
 
-def grid_of(measured: Measurements) -> GivenGrid:
+def measured_grid(measured: Measurements) -> GivenGrid:
     """The means of a profile's grid. Raises GridError where there are none."""
     cells = {(cell.batch_size, cell.k): cell.itl_ms for cell in measured.grid}
     lengths = {entry.k: entry.acceptance_length.mean for entry in measured.acceptance}
-    ks = tuple(sorted({k for _, k in cells} & set(lengths)))
-    sizes = tuple(
-        size for size in sorted({size for size, _ in cells}) if any(cells.get((size, k)) is not None for k in ks)
-    )
+    ks = sorted({k for _, k in cells} & set(lengths))
+    sizes = [size for size in sorted({size for size, _ in cells}) if any(cells.get((size, k)) for k in ks)]
     baseline = {cell.batch_size: cell.itl_ms.mean for cell in measured.baseline}
-    return GivenGrid(
-        batch_sizes=sizes,
-        draft_tokens=ks,
-        itl_ms=tuple(tuple(cells.get((size, k)) for k in ks) for size in sizes),
-        acceptance_length=tuple(lengths[k] for k in ks),
-        baseline_itl_ms=tuple(baseline.get(size) for size in sizes) if baseline else None,
+    return grid_of(
+        {
+            "batchSizes": sizes,
+            "draftTokens": ks,
+            "itlMs": [[cells.get((size, k)) for k in ks] for size in sizes],
+            "acceptanceLength": [lengths[k] for k in ks],
+            "baselineItlMs": [baseline.get(size) for size in sizes] if baseline else None,
+        }
     )
 
 

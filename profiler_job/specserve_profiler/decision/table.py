@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, pairwise
 
 from specserve_profiler.contract.profile import Row
 from specserve_profiler.decision.evidence import Evidence
@@ -34,7 +34,38 @@ def best_rows(surface: Surface, max_num_seqs: int, tie: float = TIE) -> tuple[Ro
 
     Below the first measured size its K is taken, above the last its row is extended. Nothing is merged.
     """
-    return rows_of(surface.best_k(size, tie) for size in range(1, max_num_seqs + 1))
+    rows: list[Row] = []
+    for last, k in _runs(surface, min(max_num_seqs, surface.sizes[-1]), tie):
+        before = rows.pop() if rows and rows[-1].k == k else None
+        first = before.first if before else rows[-1].last + 1 if rows else 1
+        rows.append(Row(first=first, last=last, k=k))
+    return (*rows[:-1], rows[-1].model_copy(update={"last": max_num_seqs}))
+
+
+def _runs(surface: Surface, most: int, tie: float) -> Iterator[tuple[int, int]]:
+    """(Last batch size of a run, its K) in order, up to ``most``.
+
+    Without padding ITL is straight between two measured sizes. There, where one K is best and one K taken at both ends,
+    so it is in between: that one goodput is at least so much of another one is linear in the batch size.
+    """
+    if surface.graph_sizes:
+        yield from ((size, surface.best_k(size, tie)) for size in range(1, most + 1))
+        return
+    stops = [1, *(end for size in surface.sizes for end in (size, size + 1) if 1 < end <= most), most]
+    for first, following in pairwise([*sorted(set(stops)), most + 1]):
+        waiting = [(first, following - 1)]
+        while waiting:
+            low, high = waiting.pop()
+            if high - low <= 1 or _taken(surface, low, tie) == _taken(surface, high, tie):
+                yield from ((size, surface.best_k(size, tie)) for size in sorted({low, high}))
+            else:
+                middle = (low + high) // 2
+                waiting += [(middle + 1, high), (low, middle)]
+
+
+def _taken(surface: Surface, size: int, tie: float) -> tuple[int, int]:
+    goodputs = surface.goodputs(size)
+    return max(goodputs, key=lambda k: goodputs[k]), surface.best_k(size, tie)
 
 
 def merged_rows(evidence: Evidence, max_num_seqs: int, weights: Mapping[int, float]) -> tuple[Row, ...]:

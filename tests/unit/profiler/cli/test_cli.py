@@ -236,6 +236,7 @@ def test_the_plan_that_a_dry_run_prints_is_a_plan_file(tmp_path: Path, capsys: p
         (["render", "--rows=2-4:3", "--method=ngram"], "--rows: table: row 2-4: must begin at 1"),
         (["render", "--rows=lots", "--method=ngram"], "--rows: 'lots': give"),
         (["render", "--rows=1-4:3", "--method=eagle"], "--draft-model: method eagle needs one"),
+        (["render", "--rows=1-4:17", "--method=ngram"], "--rows: must be less than or equal to 16, is 17"),
         (
             ["render", "--rows=1-4:3", "--method=ngram", "--vllm-version=0.20.0"],
             "--vllm-version: vLLM 0.20.0 knows no tables",
@@ -311,6 +312,41 @@ def test_table_of_the_figures_that_vllm_published(tmp_path: Path) -> None:
     done = process("table", "--grid", str(path), "--interpolate-k", "--tie", "0")
 
     assert done.stdout == "[[1, 5, 3], [6, 110, 2], [111, 169, 1], [170, 256, 0]]\n"
+
+
+def test_table_takes_what_a_draft_checkpoint_carries_and_tells_a_suspect(tmp_path: Path) -> None:
+    """AL 1.5 and 1.75: K = 2 at 1 and 8 (1.75 / 12 against 1 / 10), K = 0 at 64 (1 / 20 against 1.75 / 44)."""
+    cells = [f"{size},{k},{10 + k}" for size in (1, 8) for k in (0, 1, 2)] + [
+        "32,1,90",
+        "64,0,20",
+        "64,1,32",
+        "64,2,44",
+    ]
+    (tmp_path / "grid.csv").write_text("\n".join(["batch_size,k,itl_ms", *cells]))
+    carried = {"schema_version": "1.0", "conditional_accept_rates": [0.5, 0.5], "num_speculative_tokens": 2}
+    (tmp_path / "speculation_profile.json").write_text(json.dumps(carried))
+    words = ["table", "--grid", str(tmp_path / "grid.csv"), "--acceptance", str(tmp_path / "speculation_profile.json")]
+
+    done = process(*words)
+    assert done.returncode == 0
+    assert json.loads(done.stdout)[0] == [1, 8, 2] and json.loads(done.stdout)[-1] == [64, 64, 0]
+    told = "batch size 32, K = 1: 2.81 times slower than at both batch size 8 and 64: suspect; measure it again"
+    assert done.stderr == f"warning: {told}\n"
+    assert json.loads(process(*words, "--json").stdout)["warnings"] == [told]
+    assert "--acceptance: goes with --grid" in process("table", "x.json", *words[3:]).stderr
+    missing = process(*words[:3], "--acceptance", str(tmp_path / "none.json"))
+    assert f"--grid: {tmp_path / 'none.json'} cannot be read: No such file" in missing.stderr
+
+
+@pytest.mark.parametrize(("batch", "expected"), [("1000000", 0), ("10000000", 2), ("0", 2), ("9" * 400, 2)])
+def test_the_last_batch_size_of_a_table_is_bounded(batch: str, expected: int, figures: Path) -> None:
+    done = process("table", "--grid", str(figures), "--tie=0", "--max-batch", batch)
+
+    assert done.returncode == expected
+    if expected:
+        assert f"--max-batch: {batch[:8]}" in done.stderr and len(done.stderr) < 400
+    else:
+        assert done.stdout == "[[1, 21, 3], [22, 1000000, 0]]\n"
 
 
 def test_table_in_other_forms(figures: Path, stored: Path, capsys: pytest.CaptureFixture[str]) -> None:

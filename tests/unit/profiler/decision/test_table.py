@@ -159,3 +159,43 @@ def test_without_merging_every_k_is_within_the_tie_of_the_best(case: tuple[Measu
 
     for row in best_rows(surface, max_num_seqs):
         assert all(surface.cost(size, row.k) <= TIE + 1e-12 for size in range(row.first, row.last + 1))
+
+
+@given(
+    st.lists(st.integers(1, 400), min_size=1, max_size=4, unique=True),
+    st.lists(st.lists(st.one_of(st.none(), st.floats(1, 50)), min_size=3, max_size=3), min_size=4, max_size=4),
+    st.tuples(st.floats(1, 2), st.floats(1, 3)),
+    st.sampled_from([0.0, TIE, 0.2]),
+    st.integers(1, 500),
+)
+def test_rows_found_by_halving_are_those_of_every_batch_size(
+    sizes: list[int], ms: list[list[float | None]], lengths: tuple[float, float], tie: float, last: int
+) -> None:
+    """At a crossing both K are as good, so a K counts as right where it gives away no more than it may."""
+    itl = {
+        (size, k): value
+        for size, row in zip(sorted(sizes), ms, strict=False)
+        for k, value in zip((0, 2, 4), [row[0] or 9.0, *row[1:]], strict=True)
+        if value is not None
+    }
+    surface = Surface({0: 1.0, 2: lengths[0], 4: lengths[1]}, itl)
+    rows = best_rows(surface, last, tie)
+
+    assert [row.first for row in rows] == [1, *(row.last + 1 for row in rows[:-1])] and rows[-1].last == last
+    assert all(one.k != two.k for one, two in pairwise(rows))
+    for row in rows:
+        for size in range(row.first, row.last + 1):
+            smaller = [k for k in surface.goodputs(size) if k < row.k]
+            assert surface.cost(size, row.k) <= tie + 1e-9
+            assert all(surface.cost(size, k) > tie - 1e-9 for k in smaller)
+
+
+def test_a_table_of_a_million_batch_sizes_takes_no_walk() -> None:
+    """K = 0 is ahead where 9.66 + 17.48 u > 1.6812 (7.77 + 6.72 u), u = (b - 64) / 999936, that is b > 550455.8."""
+    rows = rows_from_grid(PUBLISHED, tie=0, interpolate_k=True, max_batch=1_000_000)
+    assert triples(rows) == [(1, 5, 3), (6, 110, 2), (111, 169, 1), (170, 1_000_000, 0)]
+
+    far = PUBLISHED.model_copy(update={"batch_sizes": (1, 64, 1_000_000)})
+    surface = far.surface()
+    assert triples(best_rows(surface, 1_000_000, tie=0))[-1] == (550_456, 1_000_000, 0)
+    assert surface.best_k(550_455, 0) == 1 and len(surface._known) < 1000
