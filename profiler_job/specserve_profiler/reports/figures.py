@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from specserve_profiler.contract.profile import ArmLoop, Interval, PartialProfile, Profile, Row, Speedup
-from specserve_profiler.reports.reading import Reading, number
+from specserve_profiler.reports.reading import Reading, band, bars, number
 
 T = TypeVar("T")
 
@@ -130,9 +130,13 @@ def _per_request(reading: Reading) -> Callable[[int, int | None], Interval | Non
 
     def value(size: int, k: int | None) -> Interval | None:
         whole = reading.goodput(size, k)
-        return None if whole is None else Interval(mean=whole.mean / size, half_width=whole.half_width / size)
+        return None if whole is None else _shared(whole, size)
 
     return value
+
+
+def _shared(whole: Interval, among: int) -> Interval:
+    return Interval(mean=whole.mean / among, half_width=whole.half_width / among)
 
 
 def _itl(reading: Reading) -> Picture | None:
@@ -169,8 +173,7 @@ def _curves(reading: Reading, value: Callable[[int, int | None], Interval | None
 
 def _curve(axes: Axes, points: Sequence[tuple[int, Interval]], k: int | None) -> None:
     sizes = [size for size, _ in points]
-    low = [found.mean - found.half_width for _, found in points]
-    high = [found.mean + found.half_width for _, found in points]
+    low, high = zip(*(band(found) for _, found in points), strict=True)
     ink = INK if k is None else colour(k)
     axes.fill_between(sizes, low, high, color=ink, alpha=0.18, linewidth=0)
     axes.plot(
@@ -219,7 +222,7 @@ def _lengths(reading: Reading) -> Picture | None:
             "markersize": 6,
             "capsize": 4,
         }
-        axes.errorbar([entry.k], [length.mean], yerr=[length.half_width], **look)
+        axes.errorbar([entry.k], [length.mean], yerr=bars([length]), **look)
     axes.plot([e.k for e in entries], [e.acceptance_length.mean for e in entries], color=FAINT, linewidth=1, zorder=0)
     axes.set_xticks([entry.k for entry in entries])
     axes.set_ylim(bottom=0)
@@ -232,13 +235,16 @@ def _lengths(reading: Reading) -> Picture | None:
 
 
 def _over_baseline(reading: Reading) -> Picture | None:
-    seen = {s.batch_size: (s.over_baseline, s.over_baseline * s.half_width) for s in _verified(reading)}
+    seen = {
+        s.batch_size: Interval(mean=s.over_baseline, half_width=s.over_baseline * s.half_width)
+        for s in _verified(reading)
+    }
     return _speedup(reading, "speedup-baseline", "Speedup over no speculation", reading.over_baseline, seen)
 
 
 def _over_static(reading: Reading) -> Picture | None:
     k = reading.decision.static_k if reading.decision is not None else 0
-    seen = {s.batch_size: (s.over_static, 0.0) for s in _verified(reading)}
+    seen = {s.batch_size: Interval(mean=s.over_static) for s in _verified(reading)}
     title = f"Speedup over the best single K ({k})"
     return _speedup(reading, "speedup-static", title, reading.over_static, seen)
 
@@ -252,7 +258,7 @@ def _speedup(
     name: str,
     title: str,
     predict: Callable[[int], Interval | None],
-    seen: dict[int, tuple[float, float]],
+    seen: dict[int, Interval],
 ) -> Picture | None:
     predicted = [(size, found) for size in reading.sizes if (found := predict(size)) is not None]
     if not predicted:
@@ -260,16 +266,15 @@ def _speedup(
     figure, axes = _axes()
     sizes = [size for size, _ in predicted]
     means = [found.mean for _, found in predicted]
-    errors = [found.half_width for _, found in predicted]
-    low, high = ([m + s * e for m, e in zip(means, errors, strict=True)] for s in (-1, 1))
+    low, high = zip(*(band(found) for _, found in predicted), strict=True)
     axes.axhline(1, color=INK, linewidth=1, linestyle="--")
     axes.fill_between(sizes, low, high, color=PALETTE[1], alpha=0.18, linewidth=0)
     axes.plot(sizes, means, color=PALETTE[1], marker="o", markersize=4, label="predicted from the grid")
     if seen:
         axes.errorbar(
             list(seen),
-            [value for value, _ in seen.values()],
-            yerr=[error for _, error in seen.values()],
+            [found.mean for found in seen.values()],
+            yerr=bars(list(seen.values())),
             color=PALETTE[2],
             linestyle="none",
             marker="D",
@@ -281,7 +286,7 @@ def _speedup(
     axes.set_ylabel("times")
     figure.legend(loc="outside lower center", ncols=2, fontsize=9.5)
     words = [f"predicted {found.mean:.2f} at batch size {size}" for size, found in _ends(predicted)]
-    words += [f"verified {value:.2f} at {size}" for size, (value, _) in seen.items()]
+    words += [f"verified {found.mean:.2f} at {size}" for size, found in seen.items()]
     return Picture(name, title, f"{title} against batch size: {'; '.join(words)}.", figure)
 
 
@@ -298,10 +303,11 @@ def _loops(reading: Reading) -> Picture | None:
     figure, axes = _axes()
     for index, loop in enumerate(loops):
         clients = [point.concurrency for point in loop.points]
+        of_a_client = [_shared(point.tokens_per_second, point.concurrency) for point in loop.points]
         axes.errorbar(
             clients,
-            [point.tokens_per_second.mean / point.concurrency for point in loop.points],
-            yerr=[point.tokens_per_second.half_width / point.concurrency for point in loop.points],
+            [found.mean for found in of_a_client],
+            yerr=bars(of_a_client),
             color=_arm_colour(loop, index, reading),
             linestyle="--" if loop.arm.kind == "None" else "-",
             marker=_MARKS[index % len(_MARKS)],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from math import hypot
+from math import exp, hypot
 
 from specserve_profiler.contract.profile import BaselineCell, Cell, Decision, Interval, Level, Measurements, Row
 
@@ -115,6 +115,19 @@ class Reading:
     def _relative(self, cell: Cell) -> float:
         level = self.levels.get(cell.batch_size)
         return hypot(cell.spread, level.half_width if level is not None else 0.0)
+
+
+def band(interval: Interval) -> tuple[float, float]:
+    """Ends of an interval of something that is above zero: half-widths are of logarithms, so its band is a factor."""
+    factor = exp(min(interval.half_width / interval.mean, 50.0)) if interval.mean > 0 else 1.0
+    return interval.mean / factor, interval.mean * factor
+
+
+def bars(intervals: Sequence[Interval]) -> tuple[list[float], list[float]]:
+    """How far the ends lie below and above the means, as error bars are drawn."""
+    ends = [band(interval) for interval in intervals]
+    below = [interval.mean - low for interval, (low, _) in zip(intervals, ends, strict=True)]
+    return below, [high - interval.mean for interval, (_, high) in zip(intervals, ends, strict=True)]
 
 
 def percent(interval: Interval) -> str:

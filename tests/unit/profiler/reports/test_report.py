@@ -21,7 +21,7 @@ from specserve_profiler.contract.profile import (
 )
 from specserve_profiler.reports.figures import pictures
 from specserve_profiler.reports.html import page
-from specserve_profiler.reports.reading import Reading
+from specserve_profiler.reports.reading import Reading, band, bars
 from specserve_profiler.reports.text import WIDTH, report
 
 
@@ -222,3 +222,26 @@ def test_pictures_are_the_same_for_the_same_profile() -> None:
     one, two = (page([profile()]) for _ in range(2))
 
     assert one == two
+
+
+def test_an_interval_of_more_than_its_mean_stays_above_zero() -> None:
+    """Half-widths are of logarithms: a band is a factor, e^1.5 = 4.48 here, up and down."""
+    wide = Interval(mean=10, half_width=15)
+
+    assert band(wide) == (pytest.approx(2.231, rel=1e-3), pytest.approx(44.817, rel=1e-3))
+    assert bars([wide]) == ([pytest.approx(7.769, rel=1e-3)], [pytest.approx(34.817, rel=1e-3)])
+    assert band(Interval(mean=10, half_width=0.1)) == (
+        pytest.approx(9.9005, rel=1e-5),
+        pytest.approx(10.1005, rel=1e-5),
+    )
+
+    measured = measurements()
+    cells = tuple(
+        cell if cell.skipped else cell.model_copy(update={"spread": 1.5 if cell.k == 3 else cell.spread})
+        for cell in measured.grid
+    )
+    for picture in pictures(profile(measurements=measured.model_copy(update={"grid": cells}))):
+        lows = [
+            collection.get_datalim(axes.transData).y0 for axes in picture.figure.axes for collection in axes.collections
+        ]
+        assert all(low > 0 for low in lows), picture.name
