@@ -8,7 +8,7 @@ VENV := .venv
 RUN := PYTHONPATH=operator:profiler_job:dev $(VENV)/bin/python
 PYTEST := $(VENV)/bin/pytest
 
-.PHONY: help demo demo-down test test-fast test-pure test-api test-engine test-e2e test-gpu lint format crds golden \
+.PHONY: help demo demo-down test test-fast test-pure test-api test-engine test-e2e test-gpu lint format rooms crds golden \
         locks image cluster-up cluster-down clean bench-profile bench-serving bench-repeat
 
 help:  ## this list
@@ -66,6 +66,10 @@ lint: venv  ## ruff, mypy --strict, the rooms (import-linter)
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	PYTHONPATH=operator:profiler_job:dev $(VENV)/bin/lint-imports
+	$(RUN) -m rooms check
+
+rooms: venv  ## the picture and the table of rooms in docs/architecture.md, from the imports
+	$(RUN) -m rooms write
 
 format: venv  ## let ruff lay the code out
 	$(VENV)/bin/ruff check --fix .
