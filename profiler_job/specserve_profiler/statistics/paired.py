@@ -149,7 +149,10 @@ def _scatter(decks: Sequence[Mapping[int, float]], ks: Sequence[int], noise: Map
 
 
 def _inverse(matrix: Sequence[Sequence[float]]) -> list[list[float]]:
-    """By Gauss and Jordan; the matrix is symmetric and positive definite, so no pivoting."""
+    """By Gauss and Jordan; the matrix is symmetric and positive definite, so no pivoting.
+
+    At most 17 x 17. numpy has it, but this room runs where pydantic alone is, and beside served engines.
+    """
     size = len(matrix)
     rows = [[*row, *(float(i == j) for j in range(size))] for i, row in enumerate(matrix)]
     for i in range(size):
