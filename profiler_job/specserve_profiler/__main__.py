@@ -5,12 +5,15 @@ A Job has this package as a zip without the command line, so ``job`` needs nothi
 
 import sys
 
-from specserve_profiler.session.job import run_job
+from specserve_profiler.session.console import own_streams
 
 
 def main() -> int:
     """``job`` is run right here, all else is the command line's."""
+    own_streams()
     if sys.argv[1:] == ["job"]:
+        from specserve_profiler.session.job import run_job
+
         return run_job()
     try:
         from specserve_profiler.cli import main as command_line

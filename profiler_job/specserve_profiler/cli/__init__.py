@@ -8,11 +8,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from specserve_profiler.session.console import own_streams
+
 _NEEDED = {"typer", "rich", "yaml"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line. Returns the exit code (``specserve_profiler.contract.reasons.EXIT_CODES``)."""
+    own_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         from specserve_profiler.cli.app import run_app

@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
-import os
+import io
 import sys
 import tempfile
 import traceback
-from collections.abc import Sequence
+from contextlib import nullcontext, redirect_stdout, suppress
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 
 from specserve_profiler import __version__
-from specserve_profiler.cli import check, compare, render, report, run, table
+from specserve_profiler.cli import output
 from specserve_profiler.cli.faults import FaultError
-from specserve_profiler.contract.reasons import OWN_FAULT, SIGINT, USAGE
-from specserve_profiler.session.job import run_job
+from specserve_profiler.contract.reasons import DISK, DONE, OWN_FAULT, SIGINT, USAGE, of_disk
 
 NAME = "specserve-profile"
 _REFUSED: Any = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")
 """What typer raises for wrong usage; its home has moved between versions."""
 
-app = typer.Typer(
-    name=NAME,
-    rich_markup_mode="rich",
-    no_args_is_help=False,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-)
+COMMANDS = {
+    "run": "Boot vLLM, measure, and print the table and the --speculative-config to serve with.",
+    "report": "Show profiles: as a page, as pictures, as text.",
+    "compare": "Say what moved between two profiles, and whether it is more than chance.",
+    "render": "Print a table, or what a profile decided, as arguments of vLLM.",
+    "check": "Find what vLLM would refuse in a table, or take silently and mean otherwise.",
+    "table": "Make a table from figures that you have, without an engine.",
+    "job": "What a profiling Job in Kubernetes runs; people use run.",
+    "show": "",
+}
+"""Each is a function of that name in a module of that name, which is imported where it is the one that is asked for."""
+_HOMES = {"show": "report"}
+_HELP = frozenset({"-h", "--help", "--version"})
 
 
 def _version(asked: bool) -> None:
@@ -37,11 +42,13 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(
-    epilog="Exit codes: 0 done; 1 the profiler's own fault, or what is checked has an error; 2 wrong usage; "
+_EPILOG = (
+    "Exit codes: 0 done; 1 the profiler's own fault, or what is checked has an error; 2 wrong usage; "
     "3 the workload; 4 the engine does not boot; 5 it fails while it is measured; 6 out of time; 7 disk or output; "
     "130 and 143 interrupted by Ctrl-C and by SIGTERM."
 )
+
+
 def _main(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
@@ -62,52 +69,69 @@ def _main(
     """
 
 
-app.command("run", epilog=run.EPILOG)(run.run)
-app.command("table")(table.table)
-app.command("render")(render.render)
-app.command("compare")(compare.compare)
-app.command("check")(check.check)
-app.command("report")(report.report)
-app.command("show", hidden=True)(report.show)
-
-
-@app.command()
-def job() -> None:
-    """What a profiling Job runs: the request comes from SPECSERVE_REQUEST, the result leaves by the termination log.
-
-    \b
-    Example, inside the engine's image:
-      python -m specserve_profiler job
-    """
-    raise typer.Exit(run_job())
+def _app(asked: str) -> typer.Typer:
+    """The command line, with the command that is asked for; the others are only named."""
+    app = typer.Typer(
+        name=NAME,
+        rich_markup_mode="rich",
+        no_args_is_help=False,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    )
+    app.callback(epilog=_EPILOG)(_main)
+    for name, words in COMMANDS.items():
+        if name == asked:
+            home = import_module(f"specserve_profiler.cli.{_HOMES.get(name, name)}")
+            app.command(name, epilog=getattr(home, "EPILOG", None))(getattr(home, name))
+        else:
+            app.command(name, help=words, hidden=not words)(lambda: None)
+    return app
 
 
 def run_app(words: list[str]) -> int:
     """Runs one command. Returns its exit code; never raises for what a person gave."""
     before, for_engine = _split(words or ["--help"])
+    asked = next((word for word in before if not word.startswith("-")), "")
     try:
-        code = app(before, prog_name=NAME, standalone_mode=False, obj=for_engine)
-        return code if isinstance(code, int) else 0
+        return _ended(asked, before, for_engine)
     except FaultError as fault:
-        return _refuse(str(fault), before, fault.code)
+        return _refuse(str(fault), asked, fault.code)
     except _REFUSED as error:
-        return _refuse(error.format_message(), before, USAGE)
+        return _refuse(error.format_message(), asked, USAGE)
     except (typer.Abort, KeyboardInterrupt):
-        sys.stderr.write("interrupted\n")
+        output.tell("interrupted")
         return SIGINT
-    except BrokenPipeError:
-        # The reader of stdout went away; else the interpreter would complain while it closes it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return OWN_FAULT
     except Exception as error:
         return _own_fault(error)
 
 
+def _ended(asked: str, words: list[str], for_engine: list[str] | None) -> int:
+    """The exit code, once all is written. Raises FaultError where stdout cannot be written."""
+    printed = io.StringIO()
+    # Typer prints by itself and knows neither full disks nor closed streams; a terminal's colours stay its business.
+    by_us = not _HELP.isdisjoint(words) and not sys.stdout.isatty()
+    with redirect_stdout(printed) if by_us else nullcontext():
+        code = _app(asked)(words, prog_name=NAME, standalone_mode=False, obj=for_engine)
+    if printed.getvalue():
+        output.put(printed.getvalue())
+    return code if isinstance(code, int) else DONE
+
+
 def _own_fault(error: Exception) -> int:
     """The profiler's own fault: the trace is for who mends it, not for who met it."""
-    with tempfile.NamedTemporaryFile("w", prefix="specserve-fault-", suffix=".txt", delete=False) as file:
+    full = of_disk(error) if isinstance(error, OSError) else None
+    if full is not None:
+        output.tell(f"{NAME}: {full.reason}: {full}")
+        return DISK
+    text = f"{NAME}: a fault of its own: {error!r}. Please report it"
+    with (
+        suppress(OSError),
+        tempfile.NamedTemporaryFile("w", prefix="specserve-fault-", suffix=".txt", delete=False) as file,
+    ):
         traceback.print_exception(error, file=file)
-    sys.stderr.write(f"{NAME}: a fault of its own: {error!r}. Please report it with {file.name}\n")
+        text += f" with {file.name}"
+    output.tell(text)
     return OWN_FAULT
 
 
@@ -119,10 +143,8 @@ def _split(words: list[str]) -> tuple[list[str], list[str] | None]:
     return words[:position], words[position + 1 :]
 
 
-def _refuse(text: str, words: Sequence[str], code: int) -> int:
-    command = next((word for word in words if not word.startswith("-")), "")
-    known = command in {info.name or "job" for info in app.registered_commands}
-    name = f"{NAME} {command}" if known else NAME
+def _refuse(text: str, asked: str, code: int) -> int:
+    name = f"{NAME} {asked}" if asked in COMMANDS else NAME
     hint = f"\n{name} --help teaches its use" if code == USAGE else ""
-    sys.stderr.write(f"{name}: {text}".replace("\n", "\n  ") + f"{hint}\n")
+    output.tell(f"{name}: {text}".replace("\n", "\n  ") + hint)
     return code

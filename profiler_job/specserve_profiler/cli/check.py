@@ -61,7 +61,7 @@ def check(
     if as_json:
         output.put_json({"findings": [finding.model_dump(mode="json") for finding in findings]})
     else:
-        output.put("\n".join(map(str, findings)) or "nothing to find")
+        output.put_lines(map(str, findings) if findings else ["nothing to find"])
     return FOUND if any(finding.level == "error" for finding in findings) else 0
 
 

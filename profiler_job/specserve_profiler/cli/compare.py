@@ -36,5 +36,5 @@ def compare(
         sentences = [part.sentence for part in found.chosen]
         sentences += [part.sentence for part in (*found.acceptance, *found.itl)]
         lines += [sentence for sentence in sentences if sentence not in told]
-    output.put("\n".join(lines))
+    output.put_lines(lines)
     return 0

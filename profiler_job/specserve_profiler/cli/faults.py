@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ValidationError
+if TYPE_CHECKING:
+    from pydantic import BaseModel, ValidationError
 
 _MOST = 5
 """Faults that are told at once; more would hide the first."""
@@ -74,6 +75,6 @@ def _fields(model: type[BaseModel], path: list[str]) -> list[str]:
 
 def _types(annotation: Any) -> list[type[BaseModel]]:
     """The models in an annotation such as ``HubDataset | None``."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+    if hasattr(annotation, "model_fields"):
         return [annotation]
     return [found for part in getattr(annotation, "__args__", ()) for found in _types(part)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -14,17 +15,23 @@ from specserve_profiler.contract.profile import PartialProfile, Profile
 from specserve_profiler.dialect import support
 from specserve_profiler.session.job import BEGIN, BEGIN_PARTIAL, END, END_PARTIAL
 
+LARGEST = 1 << 26
+"""Bytes that are read of a file: a pod's whole log is less."""
 
-def read_text(path: Path) -> str:
-    """The text of a file, ``-`` for standard input. Raises FaultError."""
+
+def read_text(path: Path, flag: str = "") -> str:
+    """The text of a file, ``-`` for standard input. Raises FaultError, whose text begins with ``flag``."""
     try:
-        content = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+        with nullcontext(sys.stdin.buffer) if str(path) == "-" else path.open("rb") as file:
+            content = file.read(LARGEST + 1)
     except OSError as error:
-        raise FaultError(f"{path} cannot be read: {error.strerror}") from error
+        raise FaultError(f"{flag}{path} cannot be read: {error.strerror}") from error
+    if len(content) > LARGEST:
+        raise FaultError(f"{flag}{path} has more than {LARGEST >> 20} MiB: that is neither a profile nor a log of one")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise FaultError(f"{path} is no text: {error}") from error
+        raise FaultError(f"{flag}{path} is no text: {error}") from error
 
 
 def read_profile(path: Path) -> Profile | PartialProfile:

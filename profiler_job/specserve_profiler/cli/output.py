@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specserve_profiler.cli.faults import FaultError
-from specserve_profiler.contract.model import canonical_json
-from specserve_profiler.contract.profile import PartialProfile, Profile
+from specserve_profiler.contract.plain import plain
+from specserve_profiler.contract.reasons import exit_code
+from specserve_profiler.session.console import let_go
+
+if TYPE_CHECKING:  # a `--help` does not wait for the models
+    from specserve_profiler.contract.profile import PartialProfile, Profile
 
 
 def check_writable(path: Path | None, flag: str = "--output") -> None:
@@ -51,6 +56,8 @@ def write(path: Path, content: str | bytes) -> None:
 
 def place_for(path: Path, result: Profile | PartialProfile) -> Path:
     """Where a result goes that was asked for at ``path``: a partial profile never replaces anything but its like."""
+    from specserve_profiler.contract.profile import PartialProfile, Profile
+
     if isinstance(result, Profile) or not path.exists() or not path.is_file():
         return path
     try:
@@ -62,23 +69,50 @@ def place_for(path: Path, result: Profile | PartialProfile) -> Path:
 
 def put_json(value: Any) -> None:
     """One line of JSON on stdout, where ``--json`` was asked for."""
+    from specserve_profiler.contract.model import canonical_json
+
     put(canonical_json(value))
 
 
 def put(text: str) -> None:
-    """Text on stdout. A reader that went away (``| head``) ends the command quietly."""
+    """Text on stdout, of which nothing moves a cursor. A reader that went away (``| head``) ends it quietly.
+
+    Raises FaultError (exit code 7) where stdout cannot be written.
+    """
     try:
-        sys.stdout.write(text if text.endswith("\n") else text + "\n")
+        sys.stdout.write(_ended(text))
         sys.stdout.flush()
-    except BrokenPipeError:
-        # Else the interpreter would complain while it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        fault = stdout_failed(error)
+        if fault is not None:
+            raise fault from error
+
+
+def put_lines(lines: Iterable[str]) -> None:
+    """Sentences on stdout, each on a line of its own, whatever the names in it hold."""
+    put("\n".join(map(plain, lines)))
 
 
 def tell(text: str) -> None:
-    """Words for a person beside a result: on stderr."""
-    sys.stderr.write(text if text.endswith("\n") else text + "\n")
-    sys.stderr.flush()
+    """Words for a person beside a result: on stderr, or nowhere where that cannot be written."""
+    try:
+        sys.stderr.write(_ended(text))
+        sys.stderr.flush()
+    except OSError:
+        let_go(sys.stderr)
+
+
+def stdout_failed(error: OSError) -> FaultError | None:
+    """What to say of it; None for a reader that went away, who has seen enough."""
+    let_go(sys.stdout)
+    if isinstance(error, BrokenPipeError):
+        return None
+    why = f"OutputUnwritable: standard output cannot be written: {error.strerror}"
+    return FaultError(why, exit_code("OutputUnwritable"))
+
+
+def _ended(text: str) -> str:
+    return plain(text, "\n").removesuffix("\n") + "\n"
 
 
 def _umask() -> int:

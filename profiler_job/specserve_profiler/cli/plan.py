@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
 
 from specserve_profiler.cli.faults import FaultError, explain
+from specserve_profiler.cli.load import read_text
+from specserve_profiler.cli.written import WrittenError, read_written
 from specserve_profiler.contract.request import METHODS_WITH_DRAFTER, MT_BENCH, ProfileRequest
 from specserve_profiler.dialect import support
 from specserve_profiler.dialect.arguments import refused_arguments
@@ -57,13 +58,9 @@ def merged(plan: Values, flags: Mapping[str, Any], engine_arguments: Sequence[st
 def read_plan(path: Path) -> Values:
     """The content of a plan file: a request as YAML or JSON, or a profile, which has one. Raises FaultError."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise FaultError(f"--config: {path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise FaultError(f"--config: {path} is no text: {error}") from error
-    except yaml.YAMLError as error:
-        raise FaultError(f"--config: {path} is neither YAML nor JSON: {_one_line(error)}") from error
+        content = read_written(read_text(path, "--config: "))
+    except WrittenError as error:
+        raise FaultError(f"--config: {path} is neither YAML nor JSON: {error}") from error
     if isinstance(content, dict) and "measurements" in content:
         content = content.get("request")
         if content is None:
@@ -97,10 +94,13 @@ def sizes(text: str) -> list[int]:
 def weights(text: str) -> dict[str, float]:
     """The value of ``--weights``: ``batch size:share`` with commas between."""
     try:
-        pairs = [word.split(":") for word in text.split(",")]
-        return {str(int(size)): float(share) for size, share in pairs}
+        pairs = [(int(size), float(share)) for size, share in (word.split(":") for word in text.split(","))]
     except ValueError:
         raise FaultError(f"--weights: {text!r}: give BATCH_SIZE:SHARE with commas between, such as 1:5,32:1") from None
+    found = {str(size): share for size, share in pairs}
+    if len(found) < len(pairs):
+        raise FaultError(f"--weights: {text!r}: a batch size is there twice")
+    return found
 
 
 def words(text: str) -> list[str]:
@@ -162,9 +162,8 @@ def _section(values: Values, path: str) -> Values | None:
 def _camel(value: Any) -> Any:
     """Field names as on the wire; ``max_tokens`` is as good as ``maxTokens`` in a file that a person writes."""
     if isinstance(value, dict):
-        return {to_camel(name) if isinstance(name, str) else str(name): _camel(part) for name, part in value.items()}
+        found = {to_camel(name) if isinstance(name, str) else str(name): _camel(part) for name, part in value.items()}
+        if len(found) < len(value):
+            raise FaultError(f"--config: a field is there in two spellings, among: {', '.join(map(str, value))}")
+        return found
     return [_camel(part) for part in value] if isinstance(value, list) else value
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from specserve_profiler.contract.profile import Failure
+if TYPE_CHECKING:
+    from specserve_profiler.contract.profile import Failure
 
 DONE, OWN_FAULT, USAGE, WORKLOAD, BOOT, MEASURING, TIME, DISK, SIGINT, SIGTERM = 0, 1, 2, 3, 4, 5, 6, 7, 130, 143
 
@@ -47,6 +49,8 @@ class ProfilingError(Exception):
 
     def failure(self) -> Failure:
         """The error as it leaves the pod."""
+        from specserve_profiler.contract.profile import Failure  # whose models a `--help` does not wait for
+
         return Failure(reason=self.reason, message=str(self)[:1500])
 
 

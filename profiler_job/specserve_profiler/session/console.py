@@ -5,12 +5,15 @@ Who listens decides how they look. Without another listener they are lines on st
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TextIO
+
+from specserve_profiler.contract.plain import plain
 
 
 @dataclass(frozen=True)
@@ -84,8 +87,37 @@ class Lines:
 
     def _write(self, line: str) -> None:
         stream = self._stream()
-        stream.write(line + "\n")
-        stream.flush()
+        try:
+            stream.write(line + "\n")
+            stream.flush()
+        except OSError:
+            let_go(stream)  # that nobody reads the log any more is no reason to lose what is measured
+
+
+_STREAMS = (("stdin", os.O_WRONLY, "r"), ("stdout", os.O_RDONLY, "w"), ("stderr", os.O_WRONLY, "w"))
+
+
+def own_streams() -> None:
+    """The standard streams as they can be used from here on: none is missing, none fails for a letter.
+
+    One that is closed (``>&-``) is opened the wrong way round: no file of ours gets its number, and a result that is
+    written there fails as it should. Words for a person (stderr) go nowhere then.
+    """
+    for number, (name, way, mode) in enumerate(_STREAMS):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, way)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+        with suppress(AttributeError):  # somebody else's stream, such as a test's
+            getattr(sys, name).reconfigure(errors="replace" if mode == "r" else "backslashreplace")
+
+
+def let_go(stream: TextIO) -> None:
+    """Forgets what a stream that failed still holds: else the interpreter complains when it closes it."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 _listener: Listener = Lines()
@@ -104,12 +136,12 @@ def observing(listener: Listener) -> Iterator[None]:
 
 def say(text: str) -> None:
     """One line, at once."""
-    _listener(Said(text))
+    _listener(Said(plain(text)))
 
 
 def engine_line(text: str) -> None:
     """A line of the engine's own log."""
-    _listener(EngineLine(text))
+    _listener(EngineLine(plain(text, "\t")))
 
 
 def began(stage: str) -> None:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from specserve_profiler.contract import message
-from specserve_profiler.contract.profile import Failure, Profile
+from specserve_profiler.contract.plain import plain
+from specserve_profiler.contract.profile import Failure, PartialProfile, Profile
 from specserve_profiler.contract.reasons import DONE, ProfilingError, exit_code, of_disk, unwritable
 from specserve_profiler.contract.request import ProfileRequest
-from specserve_profiler.session.console import say
+from specserve_profiler.session.console import let_go, say
 
 if TYPE_CHECKING:
     from specserve_profiler.session.run import Outcome
@@ -51,20 +52,27 @@ def run_job(environment: Mapping[str, str] = os.environ) -> int:
 
 def _hand_over(outcome: Outcome, environment: Mapping[str, str]) -> int:
     if outcome.profile is not None:
-        sys.stdout.write(f"{BEGIN}\n{outcome.profile.to_json()}\n{END}\n")
-        sys.stdout.flush()
+        _print(BEGIN, outcome.profile, END)
         fault = _unwritten(outcome.profile, environment)
         return DONE if fault is None else exit_code(fault.reason)
     if outcome.partial is not None:
-        sys.stdout.write(f"{BEGIN_PARTIAL}\n{outcome.partial.to_json()}\n{END_PARTIAL}\n")
+        _print(BEGIN_PARTIAL, outcome.partial, END_PARTIAL)
     assert outcome.failure is not None  # noqa: S101 - an outcome is a profile or a failure
     code = _give_up(outcome.failure, environment)
     return 128 + outcome.signal if outcome.failure.reason == "Interrupted" and outcome.signal else code
 
 
+def _print(begin: str, result: Profile | PartialProfile, end: str) -> None:
+    """To the log; where that cannot be written, the termination message is what is left."""
+    try:
+        sys.stdout.write(f"{begin}\n{plain(result.to_json())}\n{end}\n")
+        sys.stdout.flush()
+    except OSError:
+        let_go(sys.stdout)
+
+
 def _give_up(failure: Failure, environment: Mapping[str, str]) -> int:
     say(f"no profile: {failure.reason}: {failure.message}")
-    sys.stdout.flush()
     _unwritten(failure, environment)
     return exit_code(failure.reason)
 
