@@ -12,6 +12,7 @@ import pytest
 from devcluster import Cluster
 from devcluster.binaries import ensure_binaries
 from devcluster.cache import Progress
+from devcluster.pace import patience
 
 # No deadlines, for machines are noisy. In CI the same examples each time; new ones are looked for elsewhere.
 hypothesis.settings.register_profile(
@@ -53,6 +54,6 @@ def helm() -> Run:
     program = ensure_binaries(Progress(quiet=True), node=False, helm=True).path("helm")
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([program, *arguments], capture_output=True, text=True, check=False, timeout=60)
+        return subprocess.run([program, *arguments], capture_output=True, text=True, check=False, timeout=patience(60))
 
     return run

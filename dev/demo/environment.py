@@ -19,6 +19,7 @@ from devcluster.binaries import ensure_binaries
 from devcluster.cache import Progress
 from devcluster.enginevenv import ensure_engine
 from devcluster.images import RECIPES
+from devcluster.pace import patience
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "cpu-demo.yaml"
@@ -192,7 +193,7 @@ def _install(kube: Kube, image: str, grace_seconds: int, console: Console) -> No
         file.flush()
         kube.helm(
             "upgrade", "--install", RELEASE, str(CHART), "--namespace", OPERATOR_NAMESPACE, "--create-namespace",
-            "--values", file.name, "--wait", "--timeout", "180s",
+            "--values", file.name, "--wait", "--timeout", f"{patience(60):.0f}s",
         )  # fmt: skip
     wait_for("the CRD", lambda: kube.kubectl("get", "crd", "speculativeservings.specserve.dev"), 30)
     console.say(f"helm installed {CHART.name} in {OPERATOR_NAMESPACE}")

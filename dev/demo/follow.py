@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from demo.console import Console, DemoError
 from demo.kube import Json, Kube, condition, variant
+from devcluster.pace import patience
 
 JOB_MARK = "[specserve]"
 
@@ -25,9 +26,9 @@ class Follower:
         """Follow until ``done`` says so of the serving, and return it.
 
         Raises:
-            DemoError: not within ``seconds``, or the profile failed; with the last summary.
+            DemoError: not in far more than ``seconds``, or the profile failed; with the last summary.
         """
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + patience(seconds)
         try:
             while True:
                 serving = self._kube.serving(self._name)
@@ -40,7 +41,7 @@ class Follower:
                 if condition(serving, "Accepted").get("status") == "False":
                     raise DemoError(condition(serving, "Accepted")["message"])
                 if time.monotonic() > deadline:
-                    raise DemoError(f"{what}: not within {seconds:.0f} s. Last word: {self._said}")
+                    raise DemoError(f"{what}: not within {patience(seconds):.0f} s. Last word: {self._said}")
                 self._follow_pods()
                 time.sleep(1)
         finally:
@@ -75,7 +76,7 @@ class Follower:
     def _stop_logs(self) -> None:
         for process in self._logs.values():
             process.terminate()
-            process.wait(timeout=10)
+            process.wait(timeout=patience(10))
         self._logs.clear()
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from devcluster.pace import patience
+
 Json = dict[str, Any]
 
 
@@ -69,7 +71,13 @@ class Kube:
 
     def _run(self, command: list[str], stdin: str) -> str:
         done = subprocess.run(
-            command, input=stdin, text=True, capture_output=True, env=dict(self.environment), timeout=300, check=False
+            command,
+            input=stdin,
+            text=True,
+            capture_output=True,
+            env=dict(self.environment),
+            timeout=patience(300),
+            check=False,
         )
         if done.returncode:
             raise RuntimeError(f"{Path(command[0]).name} {' '.join(command[1:])}: {done.stderr.strip()}")
@@ -80,15 +88,15 @@ def wait_for(what: str, ready: Callable[[], Any], seconds: float, pause: float =
     """The first truthy answer of ``ready``.
 
     Raises:
-        TimeoutError: none came in time; says what was waited for and the last answer.
+        TimeoutError: none came in far more than ``seconds``; says what was waited for.
     """
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + patience(seconds)
     while True:
         answer = ready()
         if answer:
             return answer
         if time.monotonic() > deadline:
-            raise TimeoutError(f"not within {seconds:.0f} s: {what}")
+            raise TimeoutError(f"not within {patience(seconds):.0f} s: {what}")
         time.sleep(pause)
 
 

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from devcluster.pace import patience
+
 DRAFTS = "vllm:spec_decode_num_drafts_total"
 DRAFT_TOKENS = "vllm:spec_decode_num_draft_tokens_total"
 ACCEPTED_TOKENS = "vllm:spec_decode_num_accepted_tokens_total"
@@ -49,13 +51,13 @@ def complete(url: str, prompt: str, max_tokens: int = 48, timeout: float = 60) -
         url: of the Service, such as ``http://10.96.0.7:8000``.
     """
     body = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0}
-    text: str = _post(url, body, timeout)["choices"][0]["text"]
+    text: str = _post(url, body, patience(timeout))["choices"][0]["text"]
     return text
 
 
 def metrics(url: str) -> dict[str, float]:
     """Sum of every series of each metric, by name."""
-    with _DIRECT.open(f"{url}/metrics", timeout=30) as answer:
+    with _DIRECT.open(f"{url}/metrics", timeout=patience(30)) as answer:
         return parse_metrics(answer.read().decode())
 
 
@@ -82,7 +84,7 @@ def drafted_at(
         prompts: at least ``batch_size``, distinct.
         tokens: length of each generation.
         seconds: the steady part is cut at this length.
-        settle: seconds until all requests must be decoding.
+        settle: seconds until all requests must be decoding, on a quiet machine.
 
     Raises:
         TimeoutError: they never all decoded at once.
@@ -113,10 +115,10 @@ def drafted_at(
 
 
 def _all_decode(url: str, batch_size: int, limit: float) -> None:
-    deadline = time.monotonic() + limit
+    deadline = time.monotonic() + patience(limit)
     while (running := metrics(url).get(RUNNING)) != batch_size:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{running} of {batch_size} requests run after {limit:.0f} s")
+            raise TimeoutError(f"{running} of {batch_size} requests run after {patience(limit):.0f} s")
         time.sleep(0.1)
 
 
@@ -135,14 +137,14 @@ def _requests(url: str, prompts: Sequence[str], tokens: int) -> Iterator[None]:
     finally:
         stop.set()
         for thread in threads:
-            thread.join(timeout=60)
+            thread.join(timeout=patience(60))
 
 
 def _stream(url: str, prompt: str, tokens: int, stop: threading.Event) -> None:
     body = {"prompt": prompt, "max_tokens": tokens, "ignore_eos": True, "temperature": 0, "stream": True}
     request = _request(url, body)
     try:
-        with _DIRECT.open(request, timeout=300) as answer:
+        with _DIRECT.open(request, timeout=patience(300)) as answer:
             for _ in answer:
                 if stop.is_set():
                     return

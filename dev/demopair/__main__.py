@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 from dataclasses import asdict
 
@@ -18,6 +19,8 @@ def main() -> int:
     acceptance.add_argument("--json", action="store_true", help="print one JSON object")
     commands.add_parser("path", help="print the pair's folder, built or not (needs nothing)")
     arguments = parser.parse_args()
+    # Before torch is loaded. Its threads would else spin while they wait for one whose core something else keeps busy.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         return {"build": _build, "acceptance": lambda: _acceptance(arguments.json), "path": _path}[arguments.command]()
     except FileNotFoundError as error:

@@ -19,6 +19,7 @@ from devcluster.api import ApiReader
 from devcluster.binaries import Binaries, ensure_binaries
 from devcluster.cache import Progress
 from devcluster.errors import DevclusterError
+from devcluster.pace import patience
 from devcluster.state import State, default_folder, exclusive, full_cluster_folder, read_state
 
 _START_TIMEOUT = 120.0
@@ -272,7 +273,13 @@ def _clear(folder: Path, progress: Progress) -> None:
 
 def _run(command: list[str], env: Mapping[str, str], stdin: str | None, timeout: float) -> str:
     done = subprocess.run(
-        command, env=dict(env), input=stdin or "", capture_output=True, text=True, timeout=timeout, check=False
+        command,
+        env=dict(env),
+        input=stdin or "",
+        capture_output=True,
+        text=True,
+        timeout=patience(timeout),
+        check=False,
     )
     if done.returncode:
         shown = " ".join([Path(command[0]).name, *command[1:]])

@@ -18,17 +18,19 @@ from types import TracebackType
 from typing import TypeVar
 from urllib.parse import urlsplit
 
+from devcluster.pace import patience
+
 ROOT = Path(__file__).parents[2]
 T = TypeVar("T")
 SETTINGS = {"SPECSERVE_LEASE_SECONDS": "6", "POD_NAMESPACE": "default"}
 
 
 def wait_for(what: str, look: Callable[[], T | None], seconds: float = 20) -> T:
-    """What ``look`` finds, as soon as that is something; fails after ``seconds``."""
-    deadline = time.monotonic() + seconds
+    """What ``look`` finds, as soon as that is something; fails where that takes far more than ``seconds``."""
+    deadline = time.monotonic() + patience(seconds)
     while not (found := look()):
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {seconds:.0f} s: {what}")
+            raise AssertionError(f"not within {patience(seconds):.0f} s: {what}")
         time.sleep(0.1)
     return found
 
@@ -81,7 +83,7 @@ class OperatorProcess:
     def answers(self) -> bool:
         """Whether it says that it is alive."""
         try:
-            with urllib.request.urlopen(self.health, timeout=5) as answer:
+            with urllib.request.urlopen(self.health, timeout=patience(5)) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False
@@ -94,7 +96,7 @@ class OperatorProcess:
         if self.process.poll() is None:
             self.process.send_signal(number)
         try:
-            return self.process.wait(seconds)
+            return self.process.wait(patience(seconds))
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -143,7 +145,7 @@ class Link:
             if not self._whole.is_set():
                 return
             try:
-                with socket.create_connection(self._target, timeout=5) as there:
+                with socket.create_connection(self._target, timeout=patience(5)) as there:
                     self._pump(here, there)
             except OSError:
                 return

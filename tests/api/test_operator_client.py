@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from devcluster import Cluster
+from devcluster.pace import patience
 from specserve_operator.api import names
 from specserve_operator.api.records import ConfigMap, Json, Ref
 from specserve_operator.store import client as module
@@ -160,7 +161,7 @@ async def test_a_watch_tells_what_changes_and_only_of_what_is_selected(client: C
     await client.delete(CONFIG_MAPS, SPACE, "seen")
 
     heard = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience(10)):
         async for kind, obj in client.watch(CONFIG_MAPS, since, "watched"):
             heard.append((kind, obj["metadata"]["name"]))
             if kind == "DELETED":
@@ -173,7 +174,7 @@ async def test_objects_of_any_size_come_through_a_watch(client: Client) -> None:
     since = (await client.list_page(CONFIG_MAPS)).resource_version
     await client.create(CONFIG_MAPS, config_map("large", {"a": "x" * 900_000}, large="yes"))
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience(10)):
         _, obj = await anext(client.watch(CONFIG_MAPS, since, "large"))
 
     assert len(obj["data"]["a"]) == 900_000
@@ -198,7 +199,7 @@ async def test_a_server_that_never_answers_is_given_up(client: Client, monkeypat
         port = server.sockets[0].getsockname()[1]
         monkeypatch.setattr(client._api.configuration, "host", f"http://127.0.0.1:{port}")
         with pytest.raises(ApiError) as raised:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(patience(5)):
                 await client.get(CONFIG_MAPS, SPACE, "x")
 
     assert (raised.value.status, raised.value.reason) == (0, "Unreachable")
@@ -228,12 +229,12 @@ async def test_a_mirror_holds_what_there_is_and_tells_of_changes(client: Client)
     await client.create(CONFIG_MAPS, config_map("mirrored-1", **label))
 
     running = asyncio.create_task(mirror.run(client))
-    await asyncio.wait_for(mirror.listed.wait(), 10)
+    await asyncio.wait_for(mirror.listed.wait(), patience(10))
     assert {r.name for r in mirror.within(SPACE)} == {"mirrored-1"}
 
     await client.create(CONFIG_MAPS, config_map("mirrored-2", **label))
     await client.delete(CONFIG_MAPS, SPACE, "mirrored-1")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience(10)):
         told = [await heard.get() for _ in range(3)]
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)

@@ -16,6 +16,7 @@ from devcluster import Cluster, take_down
 from devcluster.binaries import ensure_binaries
 from devcluster.cache import Progress
 from devcluster.namespaces import COVERED, SYSCTLS
+from devcluster.pace import patience
 from devcluster.state import POINTER, default_folder
 
 DEV = Path(__file__).parents[2] / "dev"
@@ -41,7 +42,7 @@ def start_devcluster(*arguments: str) -> subprocess.Popen[str]:
 def run_devcluster(*arguments: str) -> tuple[int, str]:
     """Run it to its end; returns exit status and output."""
     process = start_devcluster(*arguments)
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=patience(120))
     return process.returncode, output
 
 

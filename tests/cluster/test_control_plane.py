@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from devcluster import Cluster
+from devcluster.pace import patience
 from devcluster.processes import Identity
 
 from .conftest import DEV, run_devcluster
@@ -19,13 +20,10 @@ from .conftest import DEV, run_devcluster
 pytestmark = pytest.mark.cluster
 
 
-def test_two_start_within_seconds_and_share_nothing(tmp_path: Path) -> None:
-    start = time.monotonic()
-    with Cluster.control_plane(tmp_path / "a") as first:
-        assert time.monotonic() - start < 8
-        with Cluster.control_plane(tmp_path / "b") as second:
-            first.kubectl("create", "namespace", "only-here")
-            assert "only-here" not in second.kubectl("get", "namespaces")
+def test_two_start_and_share_nothing(tmp_path: Path) -> None:
+    with Cluster.control_plane(tmp_path / "a") as first, Cluster.control_plane(tmp_path / "b") as second:
+        first.kubectl("create", "namespace", "only-here")
+        assert "only-here" not in second.kubectl("get", "namespaces")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -34,7 +32,7 @@ def test_a_killed_api_server_comes_back_with_its_data(tmp_path: Path) -> None:
         cluster.kubectl("create", "namespace", "kept")
         cluster.kill("kube-apiserver")
         cluster.start("kube-apiserver")
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + patience(20)
         while not cluster.answers():
             assert time.monotonic() < deadline
             time.sleep(0.1)
@@ -47,7 +45,7 @@ def test_controllers_make_pods_but_let_hand_made_nodes_be(tmp_path: Path) -> Non
         cluster.apply(node)
         cluster.fake_device("made-by-hand", "nvidia.com/gpu", 8)
         cluster.kubectl("create", "deployment", "d", "--image=none")
-        cluster.kubectl("wait", "--for=create", "pod", "--selector=app=d", "--timeout=20s")
+        cluster.kubectl("wait", "--for=create", "pod", "--selector=app=d", f"--timeout={patience(20):.0f}s")
         assert cluster.get("node", "made-by-hand")["status"]["allocatable"]["nvidia.com/gpu"] == "8"
 
 
@@ -57,7 +55,7 @@ import time
 from devcluster import Cluster
 c = Cluster.control_plane()
 print(c.pid("etcd"), c.pid("kube-apiserver"), flush=True)
-time.sleep(100)
+time.sleep(36_000)
 """
     env = os.environ | {"PYTHONPATH": str(DEV), "TMPDIR": str(tmp_path)}
     process = subprocess.Popen([sys.executable, "-c", program], env=env, stdout=subprocess.PIPE, text=True)
@@ -67,7 +65,7 @@ time.sleep(100)
     assert None not in identities
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + patience(5)
     while any(identity is not None and identity.alive for identity in identities):
         assert time.monotonic() < deadline
         time.sleep(0.05)

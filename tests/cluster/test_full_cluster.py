@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from devcluster import Cluster, DevclusterError
+from devcluster.pace import patience
 
 from .conftest import run_devcluster
 
@@ -45,17 +46,17 @@ def web_server(name: str, text: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def test_a_job_completes_and_its_termination_message_is_read(cluster: Cluster) -> None:
     cluster.apply(job("talks", "echo measured > /dev/termination-log"))
-    cluster.kubectl("wait", "--for=condition=complete", "job/talks", "--timeout=30s")
+    cluster.kubectl("wait", "--for=condition=complete", "job/talks", f"--timeout={patience(30):.0f}s")
     pod = cluster.get("pods", "--selector=job-name=talks")["items"][0]
     assert pod["status"]["containerStatuses"][0]["state"]["terminated"]["message"] == "measured\n"
 
 
 def test_a_deployment_answers_at_its_cluster_ip_from_this_machine_and_from_pods(cluster: Cluster) -> None:
     cluster.apply(*web_server("web", "served"))
-    cluster.kubectl("rollout", "status", "deployment/web", "--timeout=40s")
+    cluster.kubectl("rollout", "status", "deployment/web", f"--timeout={patience(40):.0f}s")
     url = f"http://{cluster.get('service', 'web')['spec']['clusterIP']}/"
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with direct.open(url, timeout=10) as response:
+    with direct.open(url, timeout=patience(10)) as response:
         assert response.read() == b"served\n"
     pod = cluster.get("pods", "--selector=app=web")["items"][0]["metadata"]["name"]
     # twice per endpoint on average, so that a pod also reaches itself through the service
@@ -65,11 +66,11 @@ def test_a_deployment_answers_at_its_cluster_ip_from_this_machine_and_from_pods(
 
 def test_a_killed_container_is_restarted_by_the_kubelet(cluster: Cluster) -> None:
     cluster.apply(*web_server("dies", "again"))
-    cluster.kubectl("rollout", "status", "deployment/dies", "--timeout=40s")
+    cluster.kubectl("rollout", "status", "deployment/dies", f"--timeout={patience(40):.0f}s")
     pod = cluster.get("pods", "--selector=app=dies")["items"][0]["metadata"]["name"]
     first = cluster.container_pid("default", pod, "main")
     os.kill(first, signal.SIGKILL)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + patience(30)
     while True:
         status = cluster.get("pod", pod)["status"]["containerStatuses"][0]
         if status["restartCount"] == 1 and status["state"].get("running"):
@@ -82,12 +83,11 @@ def test_a_killed_container_is_restarted_by_the_kubelet(cluster: Cluster) -> Non
 def test_a_pod_that_asks_for_a_fake_device_is_scheduled_once_the_node_offers_it(cluster: Cluster) -> None:
     limits = {"limits": {"nvidia.com/gpu": "1"}}
     cluster.apply(job("needs-gpu", "true", resources=limits))
-    cluster.kubectl(
-        "wait", "--for=condition=PodScheduled=false", "pod", "--selector=job-name=needs-gpu", "--timeout=20s"
-    )
+    unscheduled = ("--for=condition=PodScheduled=false", "--selector=job-name=needs-gpu")
+    cluster.kubectl("wait", "pod", *unscheduled, f"--timeout={patience(20):.0f}s")
     status, output = run_devcluster("fake-device", cluster.node, "nvidia.com/gpu", "1")
     assert status == 0, output
-    cluster.kubectl("wait", "--for=condition=complete", "job/needs-gpu", "--timeout=30s")
+    cluster.kubectl("wait", "--for=condition=complete", "job/needs-gpu", f"--timeout={patience(30):.0f}s")
 
 
 def test_the_audit_log_names_every_writer_and_no_reader(cluster: Cluster) -> None:
@@ -107,7 +107,7 @@ def test_a_killed_component_can_be_started_again(cluster: Cluster) -> None:
         cluster.pid("kube-scheduler")
     cluster.apply(job("waits", "true"))
     cluster.start("kube-scheduler")
-    cluster.kubectl("wait", "--for=condition=complete", "job/waits", "--timeout=40s")
+    cluster.kubectl("wait", "--for=condition=complete", "job/waits", f"--timeout={patience(40):.0f}s")
 
 
 def test_status_gives_machine_readable_facts(cluster: Cluster) -> None:

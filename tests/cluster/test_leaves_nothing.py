@@ -8,6 +8,7 @@ import time
 import pytest
 
 from devcluster import Cluster
+from devcluster.pace import patience
 from devcluster.state import default_folder
 
 from .conftest import assert_unchanged, machine, run_devcluster, start_devcluster
@@ -19,13 +20,13 @@ pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("no_cluster_yet")]
 def interrupt_up_at(component: str, number: signal.Signals) -> tuple[int, str]:
     """Start `up`, send it a signal as soon as a component has its record, return its exit status and output."""
     process = start_devcluster("up")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + patience(60)
     while not (default_folder() / "run" / f"{component}.json").exists():
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.01)
     process.send_signal(number)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=patience(60))
     return process.returncode, output
 
 
@@ -41,7 +42,7 @@ def test_down_leaves_nothing_of_running_pods_and_their_volumes() -> None:
         "containers": [container("exec sleep 1000", volumeMounts=[{"name": "shm", "mountPath": "/dev/shm"}])],
     }
     cluster.apply(deployment, service)
-    cluster.kubectl("rollout", "status", "deployment/web", "--timeout=40s")
+    cluster.kubectl("rollout", "status", "deployment/web", f"--timeout={patience(40):.0f}s")
     during = machine()
     assert during["links"] != before["links"]
     assert during["processes"] != before["processes"]

@@ -11,6 +11,7 @@ from demopair.cache import Pair
 from demopair.provide import ensure_pair
 from devcluster.cache import Progress
 from devcluster.enginevenv import ensure_engine
+from devcluster.pace import patience
 from specserve_profiler.contract.package import build_zip
 
 RunInEngine = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -57,7 +58,7 @@ def run_in_engine(engine_python: Path, engine_environment: dict[str, str]) -> Ru
     def run(*arguments: object, **variables: str) -> "subprocess.CompletedProcess[str]":
         words: Sequence[str] = [str(engine_python), *map(str, arguments)]
         done = subprocess.run(
-            words, env={**engine_environment, **variables}, capture_output=True, text=True, timeout=180
+            words, env={**engine_environment, **variables}, capture_output=True, text=True, timeout=patience(180)
         )
         assert done.returncode == 0, done.stderr[-4000:]
         return done

@@ -1,6 +1,7 @@
 """A profiling Job's process under test, and all that it started: what of it is left when it has ended."""
 
 import json
+import math
 import os
 import re
 import signal
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from demopair.cache import Pair
+from devcluster.pace import patience
 from specserve_profiler.engine.processes import SharedFile, members, shared_memory
 from specserve_profiler.engine.server import free_port
 
@@ -29,13 +31,16 @@ class RunningJob:
     log: Path
     """Its termination message."""
     ready_port: int
+    deadline: float
+    """On the clock of time.monotonic(); by then it has ended by itself."""
     lines: list[str] = field(default_factory=list)
     shared: set[SharedFile] = field(default_factory=set)
     titles: set[str] = field(default_factory=set)
     """What its processes called themselves."""
 
     def __post_init__(self) -> None:
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reading = threading.Thread(target=self._read, daemon=True)
+        self._reading.start()
         threading.Thread(target=self._look, daemon=True).start()
 
     def _read(self) -> None:
@@ -63,19 +68,19 @@ class RunningJob:
         """Its processes, itself included as long as it runs."""
         return members(self.process.pid, self.mark.encode())
 
-    def wait_for(self, pattern: str, seconds: float = 150, after: int = 0) -> re.Match[str]:
-        """Waits until it has printed something, in what came after the first ``after`` characters."""
-        deadline = time.monotonic() + seconds
-        while (found := re.search(pattern, self.text[after:])) is None:
-            assert self.process.poll() is None, self.text[-3000:]
-            assert time.monotonic() < deadline, f"no {pattern!r} in {seconds} s: {self.text[-3000:]}"
+    def wait_for(self, pattern: str, after: int = 0) -> re.Match[str]:
+        """Waits until it has printed something, in what came after the first ``after`` characters, or has ended."""
+        while True:
+            ended = not self._reading.is_alive() or time.monotonic() > self.deadline
+            if found := re.search(pattern, self.text[after:]):
+                return found
+            assert not ended, f"no {pattern!r}: {self.text[-3000:]}"
             time.sleep(0.05)
-        return found
 
-    def wait(self, seconds: float) -> int:
-        """Its exit code."""
+    def wait(self, seconds: float = math.inf) -> int:
+        """Its exit code, ``seconds`` from now at most."""
         try:
-            return self.process.wait(seconds)
+            return self.process.wait(min(seconds, self.deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             raise AssertionError(f"it has not ended: {self.text[-3000:]}") from None
 
@@ -102,11 +107,11 @@ class RunningJob:
         if self.process.poll() is None:
             self.process.terminate()
             with suppress(subprocess.TimeoutExpired):
-                self.process.wait(30)
+                self.process.wait(patience(30))
         for pid in self.processes():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self.process.wait(5)
+        self.process.wait(patience(5))
 
 
 def request_of(python: Path, pair: Pair, **changes: Any) -> dict[str, Any]:
@@ -126,7 +131,7 @@ def request_of(python: Path, pair: Pair, **changes: Any) -> dict[str, Any]:
         "prompts": {"path": str(pair.profile_prompts)},
         "batchSizes": [1, 8],
         "measureSeconds": 20,
-        "timeoutSeconds": 280,
+        "timeoutSeconds": patience(280),
         **changes,
     }
 
@@ -149,7 +154,8 @@ def start_job(
         text=True,
         start_new_session=True,
     )
-    return RunningJob(process, f"SPECSERVE_READY_PORT={port}", log, port)
+    deadline = time.monotonic() + request["timeoutSeconds"] + patience(20)
+    return RunningJob(process, f"SPECSERVE_READY_PORT={port}", log, port, deadline)
 
 
 def title_of(pid: int) -> str:

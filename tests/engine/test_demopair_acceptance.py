@@ -10,6 +10,7 @@ import pytest
 from demopair.provide import ensure_pair
 from devcluster.cache import Progress
 from devcluster.enginevenv import ensure_engine
+from devcluster.pace import patience
 
 DEV = Path(__file__).parents[2] / "dev"
 pytestmark = pytest.mark.vllm
@@ -22,7 +23,7 @@ def found() -> dict[str, list[float]]:
     ensure_pair(python, print)
     command = [python, "-m", "demopair", "acceptance", "--json"]
     environment = {**os.environ, "PYTHONPATH": str(DEV)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=patience(120))
     parsed: dict[str, list[float]] = json.loads(done.stdout)
     return parsed
 

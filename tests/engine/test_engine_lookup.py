@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from demopair.cache import Pair
+from devcluster.pace import patience
 from specserve_profiler.contract.profile import Decision, Row
 from specserve_profiler.contract.request import Engine, Speculation
 from specserve_profiler.dialect import render
@@ -32,7 +33,7 @@ def judge(engine_python: Path, engine_environment: dict[str, str]) -> Any:
             env=engine_environment,
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=patience(240),
         )
         assert done.returncode == 0, done.stderr[-2000:]
         return [json.loads(line[1:]) for line in done.stdout.splitlines() if line.startswith("@")]

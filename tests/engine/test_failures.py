@@ -24,8 +24,6 @@ from specserve_profiler.session.job import BEGIN, END
 
 pytestmark = pytest.mark.vllm
 Start = Callable[..., RunningJob]
-WITHIN = 170
-"""Seconds in which each that fails at boot has ended, all of them at once on a busy machine."""
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +85,7 @@ def failing(start: Start, pair: Pair, tmp_path_factory: pytest.TempPathFactory) 
 
 def _fill_disk(job: RunningJob, folder: Path) -> None:
     """Takes all of the Job's disk, as soon as it has made the folder that the engine's probe writes to."""
-    job.wait_for("booting the engine", WITHIN)
+    job.wait_for("booting the engine")
     Path(f"/proc/{job.process.pid}/root{folder}/taken").write_bytes(bytes(4096))
 
 
@@ -95,7 +93,7 @@ def _take_ports(job: RunningJob, stack: ExitStack) -> None:
     """Listens on every port that the Job gives its engine, long before the engine gets there."""
     seen = 0
     for _ in range(3):
-        found = job.wait_for(r"booting the engine: .*--port=(\d+)", WITHIN, after=seen)
+        found = job.wait_for(r"booting the engine: .*--port=(\d+)", after=seen)
         seen += found.end()
         listener = stack.enter_context(socket.socket())
         listener.bind(("127.0.0.1", int(found[1])))
@@ -148,7 +146,7 @@ def test_a_failure_at_boot(
 ) -> None:
     job = failing[name]
 
-    assert job.wait(WITHIN) == code, job.text[-3000:]
+    assert job.wait() == code, job.text[-3000:]
     failure = read(job.log)
     assert isinstance(failure, Failure) and failure.reason == reason
     assert cause in failure.message and way_out in failure.message
@@ -162,7 +160,7 @@ def test_a_failure_at_boot(
 def _freeze_in_a_cell(job: RunningJob) -> tuple[int, int]:
     """Stops the engine core in a cell of the grid with K > 0; what the cell is."""
     core, directory = job.engine_core(), job.probe_directory()
-    for _ in range(400):
+    while time.monotonic() < job.deadline:
         os.kill(core, signal.SIGSTOP)
         cell = tuple(map(int, (directory / "cell").read_text().split()))
         if cell in {(8, 1), (8, 2), (8, 3)}:
@@ -173,7 +171,7 @@ def _freeze_in_a_cell(job: RunningJob) -> tuple[int, int]:
 
 
 def test_an_engine_that_crashes_in_one_cell_and_hangs_in_another_costs_these_cells_and_no_more(start: Start) -> None:
-    job = start(changes={"measureSeconds": 24, "timeoutSeconds": 200})
+    job = start(changes={"measureSeconds": 24})
     lost: dict[str, tuple[int, int]] = {}
     seen = 0
     for what in ("crash", "hang"):
@@ -183,7 +181,7 @@ def test_an_engine_that_crashes_in_one_cell_and_hangs_in_another_costs_these_cel
             os.kill(job.engine_core(), signal.SIGKILL)
         seen += job.wait_for("the engine is booted anew, without that cell", after=seen).end()
 
-    assert job.wait(150) == 0, job.text[-3000:]
+    assert job.wait() == 0, job.text[-3000:]
     profile = Profile.model_validate_json(job.text.split(BEGIN)[1].split(END)[0])
     cells = {(cell.batch_size, cell.k): cell for cell in profile.measurements.grid}
     assert set(cells) == {(8, k) for k in range(4)}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from devcluster.pace import patience
 from specserve_profiler.contract.request import Engine, Speculation
 from specserve_profiler.dialect import render
 from specserve_profiler.dialect.arguments import refused_arguments
@@ -51,7 +52,7 @@ def parse(engine_python: Path, engine_environment: dict[str, str]) -> Any:
             env=engine_environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=patience(120),
         )
         assert done.returncode == 0, done.stderr[-2000:]
         return [json.loads(line) for line in done.stdout.splitlines()[-len(lines) :]]

@@ -11,6 +11,7 @@ import pytest
 from tests.engine.running_job import RunningJob, request_of, start_job
 
 from demopair.cache import Pair
+from devcluster.pace import patience
 from specserve_profiler.contract.message import read
 from specserve_profiler.contract.profile import Failure, PartialProfile, Profile
 from specserve_profiler.session.job import BEGIN, BEGIN_PARTIAL, END, END_PARTIAL
@@ -42,9 +43,9 @@ def test_a_job_measures_a_profile_and_leaves_nothing_behind(engine_python: Path,
     job.wait_for("measuring starts")
     time.sleep(0.2)
     assert job.ready
-    job.wait_for(END, 270)
+    job.wait_for(END)
 
-    assert job.wait(10) == 0
+    assert job.wait() == 0
     profile = read(job.log)
     assert isinstance(profile, Profile)
     measured = profile.measurements
@@ -84,7 +85,7 @@ def test_a_job_that_is_stopped_while_it_measures_says_so_and_keeps_what_it_measu
 
     job.process.send_signal(signal.SIGTERM)
 
-    assert job.wait(25) == 143
+    assert job.wait(patience(20)) == 143
     failure = read(job.log)
     assert isinstance(failure, Failure) and failure.reason == "Interrupted"
     assert "measuring: baseline" in failure.message
@@ -99,10 +100,8 @@ def test_a_profiler_that_is_killed_leaves_no_engine(start: Start) -> None:
     job.wait_for("measuring starts")
 
     os.kill(job.process.pid, signal.SIGKILL)
-    job.wait(5)
+    job.wait()
 
-    for _ in range(300):
-        if not job.processes():
-            break
+    while job.processes() and time.monotonic() < job.deadline:
         time.sleep(0.1)
     assert job.processes() == set()

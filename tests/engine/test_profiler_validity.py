@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from demopair.cache import Pair
+from devcluster.pace import patience
 from specserve_profiler.contract.request import Engine, ProfileRequest, PromptSource, Speculation, Workload
 from specserve_profiler.contract.steps import Finished
 from specserve_profiler.dialect import render
@@ -79,7 +80,7 @@ def request_of(python: Path, pair: Pair, method: str, kmax: int) -> ProfileReque
         prompts=PromptSource(path=str(pair.profile_prompts)),
         batch_sizes=(BATCH_SIZE,),
         measure_seconds=60,
-        timeout_seconds=600,
+        timeout_seconds=patience(600),
     )
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from demopair.provide import ensure_pair
+from devcluster.pace import patience
 from specserve_profiler.contract.profile import Profile
 
 pytestmark = [
@@ -37,7 +38,7 @@ def test_a_grid_is_measured_with_the_async_scheduler(tmp_path: Path) -> None:
         "-o", output, "--", "--no-enable-prefix-caching", "--gpu-memory-utilization=0.4",
     ]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "profiler_job"), "HF_HUB_OFFLINE": "1"}
-    subprocess.run(command, env=environment, check=True, timeout=900)
+    subprocess.run(command, env=environment, check=True, timeout=patience(900))
 
     profile = Profile.model_validate_json(output.read_text())
     assert profile.measurements.scheduler == "async"

@@ -12,6 +12,7 @@ import pytest
 
 from devcluster import processes
 from devcluster.errors import DevclusterError
+from devcluster.pace import patience
 from devcluster.processes import MARKER, Component, Identity, Running, parse_stat, spawn
 
 
@@ -40,7 +41,7 @@ def test_the_programs_name_may_hold_spaces_and_parentheses() -> None:
 
 def test_children_without_a_record_are_found_by_the_marker(tmp_path: Path) -> None:
     identity = spawn(component(tmp_path, "sleep 100 & exec sleep 100"))
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + patience(5)
     while len(found := processes.marked(tmp_path)) < 2 and time.monotonic() < deadline:
         time.sleep(0.02)
     assert len(found) == 2
@@ -57,7 +58,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def test_output_goes_to_the_log_and_its_end_is_shown(tmp_path: Path) -> None:
     identity = spawn(component(tmp_path, "for i in 1 2 3; do echo line $i; done; echo bad >&2"))
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + patience(5)
     while identity.alive and time.monotonic() < deadline:
         time.sleep(0.01)
     assert processes.tail(tmp_path / "it.log", lines=2) == "    line 3\n    bad"

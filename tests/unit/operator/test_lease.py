@@ -7,13 +7,17 @@ import time
 from typing import Any
 
 import pytest
+from kubernetes.aio.leaderelection.electionconfig import Config
 from kubernetes.aio.leaderelection.leaderelectionrecord import LeaderElectionRecord
 
+from devcluster.pace import patience
 from specserve_operator import lease
 from specserve_operator.api.records import Json
 from specserve_operator.api.settings import Settings
 from specserve_operator.lease import PatientLock, lead
 from specserve_operator.store.client import ApiError, Resource
+
+LEASE_SECONDS = 36_000
 
 
 class Leases:
@@ -57,8 +61,19 @@ class Leases:
         return self.lease["spec"]["holderIdentity"] if self.lease else ""
 
 
+@pytest.fixture(autouse=True)
+def _a_try_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tries come every second, and a Lease lasts longer than any test waits."""
+
+    def config(lock: PatientLock, seconds: float, renew: float, retry: float, *callbacks: Any) -> Config:
+        assert 0 < retry < renew < seconds
+        return Config(lock, seconds, renew, 1, *callbacks)
+
+    monkeypatch.setattr(lease, "Config", config)
+
+
 def settings(identity: str) -> Settings:
-    return Settings(namespace="system", identity=identity, lease_seconds=6)
+    return Settings(namespace="system", identity=identity, lease_seconds=LEASE_SECONDS)
 
 
 class Worker:
@@ -79,7 +94,7 @@ async def test_the_first_leads_and_a_second_waits_until_it_gives_the_lease_back(
     leases: Any = Leases()
     first, second = Worker(), Worker()
     one = asyncio.create_task(lead(leases, settings("one"), first))
-    await asyncio.wait_for(first.started.wait(), 2)
+    await asyncio.wait_for(first.started.wait(), patience(10))
     two = asyncio.create_task(lead(leases, settings("two"), second))
     await asyncio.sleep(0.1)
     assert (leases.holder, second.started.is_set()) == ("one", False)
@@ -89,7 +104,7 @@ async def test_the_first_leads_and_a_second_waits_until_it_gives_the_lease_back(
     assert first.ended.is_set()
     assert leases.holder == ""
 
-    await asyncio.wait_for(second.started.wait(), 3)  # at its next try, not after the six seconds
+    await asyncio.wait_for(second.started.wait(), patience(10))  # at its next try, not when the Lease expires
     assert leases.holder == "two"
     assert leases.lease["spec"]["leaseTransitions"] == 1
     two.cancel()
@@ -103,7 +118,7 @@ async def test_work_that_fails_is_told_and_the_lease_given_back() -> None:
         raise RuntimeError("broken")
 
     with pytest.raises(RuntimeError, match="broken"):
-        await asyncio.wait_for(lead(leases, settings("one"), work), 2)
+        await asyncio.wait_for(lead(leases, settings("one"), work), patience(10))
     assert leases.holder == ""
 
 
@@ -111,10 +126,10 @@ async def test_a_lease_that_is_taken_away_ends_the_work_and_stays_with_the_other
     leases: Any = Leases()
     worker = Worker()
     leading = asyncio.create_task(lead(leases, settings("one"), worker))
-    await asyncio.wait_for(worker.started.wait(), 2)
+    await asyncio.wait_for(worker.started.wait(), patience(10))
 
     await leases.patch(None, "", "", {"metadata": leases.lease["metadata"], "spec": {"holderIdentity": "two"}})
-    await asyncio.wait_for(leading, 2)  # at the next look: not after tries for two thirds of the six seconds
+    await asyncio.wait_for(leading, patience(10))  # at the next look: not after tries for two thirds of the Lease
 
     assert worker.ended.is_set()
     assert leases.holder == "two"
@@ -124,13 +139,14 @@ async def test_nothing_is_written_once_the_lease_may_be_anothers(monkeypatch: py
     leases: Any = Leases()
     worker = Worker()
     leading = asyncio.create_task(lead(leases, settings("one"), worker))
-    await asyncio.wait_for(worker.started.wait(), 2)
+    await asyncio.wait_for(worker.started.wait(), patience(10))
     assert leases.may_write()
 
     now = time.monotonic()
-    monkeypatch.setattr(lease.time, "monotonic", lambda: now + 5)
+    monkeypatch.setattr(lease.time, "monotonic", lambda: now + LEASE_SECONDS - 1000)
     assert leases.may_write()
-    monkeypatch.setattr(lease.time, "monotonic", lambda: now + 6)  # as after a process was stopped and continued
+    # As after a process was stopped and continued.
+    monkeypatch.setattr(lease.time, "monotonic", lambda: now + LEASE_SECONDS)
     assert not leases.may_write()
 
     monkeypatch.undo()
@@ -147,7 +163,7 @@ async def test_an_unreachable_api_server_is_a_failed_try_and_not_the_end() -> No
     assert not leading.done()
 
     leases.unreachable = False
-    await asyncio.wait_for(worker.started.wait(), 3)
+    await asyncio.wait_for(worker.started.wait(), patience(10))
     leading.cancel()
     await asyncio.gather(leading, return_exceptions=True)
 
@@ -161,7 +177,8 @@ async def test_an_api_server_that_never_answers_does_not_hold_up_the_election(mo
             return None
 
     silent: Any = Silent()
-    found, why = await asyncio.wait_for(PatientLock(silent, "system", "one", 6).get("specserve-operator", "system"), 1)
+    lock = PatientLock(silent, "system", "one", 6)
+    found, why = await asyncio.wait_for(lock.get("specserve-operator", "system"), patience(10))
 
     assert not found
     assert "TimeoutError" in str(why)

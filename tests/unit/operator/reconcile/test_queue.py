@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from devcluster.pace import patience
 from specserve_operator.api.records import Ref
 from specserve_operator.reconcile.queue import WorkQueue
 
@@ -47,18 +48,18 @@ async def test_a_key_comes_again_after_its_time() -> None:
     queue = WorkQueue()
     queue.wake(A)
     await queue.take()
-    queue.done(A, again_in=0.05)
+    queue.done(A, again_in=0.5)
 
     assert await nothing_to_take(queue)
-    assert await asyncio.wait_for(queue.take(), 1) == A
+    assert await asyncio.wait_for(queue.take(), patience(5)) == A
 
 
 async def test_a_wake_does_not_wait_for_the_time() -> None:
     queue = WorkQueue()
-    queue.wake_after(A, 60)
+    queue.wake_after(A, 36_000)
     queue.wake(A)
 
-    assert await asyncio.wait_for(queue.take(), 0.5) == A
+    assert await asyncio.wait_for(queue.take(), patience(5)) == A
     queue.done(A, again_in=None)
     assert await nothing_to_take(queue)  # the timer is gone, too
 
@@ -86,7 +87,7 @@ async def test_a_key_that_failed_comes_again_by_itself() -> None:
     await queue.take()
     queue.failed(A)
 
-    assert await asyncio.wait_for(queue.take(), 2) == A
+    assert await asyncio.wait_for(queue.take(), patience(5)) == A
 
 
 async def test_what_a_failing_round_wakes_does_not_undercut_its_pause() -> None:
@@ -116,25 +117,29 @@ async def test_a_key_woken_while_it_is_being_forgotten_is_not_lost() -> None:
     queue.wake(A)
     queue.forget(A)
 
-    assert await asyncio.wait_for(queue.take(), 0.5) == A
+    assert await asyncio.wait_for(queue.take(), patience(5)) == A
 
 
 async def test_two_workers_share_the_keys() -> None:
     queue = WorkQueue()
     refs = [Ref("team", f"s{i}") for i in range(20)]
     seen: list[Ref] = []
+    all_seen = asyncio.Event()
 
     async def work() -> None:
         while True:
             ref = await queue.take()
             seen.append(ref)
+            if len(seen) == len(refs):
+                all_seen.set()
             await asyncio.sleep(0)
             queue.done(ref, None)
 
     workers = [asyncio.create_task(work()) for _ in range(2)]
     for ref in refs:
         queue.wake(ref)
-    await asyncio.sleep(0.05)
+    await asyncio.wait_for(all_seen.wait(), patience(5))
+    assert await nothing_to_take(queue)
     for worker in workers:
         worker.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.unit.profiler.profiles_sample import TABLE, decision, partial, profile, request
 
+from devcluster.pace import patience
 from specserve_profiler.cli import main, output
 from specserve_profiler.contract.profile import PartialProfile, Profile
 from specserve_profiler.contract.request import ProfileRequest
@@ -39,7 +40,7 @@ def process(*arguments: str, **changes: str) -> subprocess.CompletedProcess[str]
         env={**os.environ, "PYTHONPATH": str(ROOT / "profiler_job"), "COLUMNS": "110", **changes},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patience(60),
         check=False,
     )
 
@@ -92,7 +93,7 @@ def test_job_is_the_same_by_either_door(tmp_path: Path) -> None:
             env={"PYTHONPATH": str(ROOT / "profiler_job"), "SPECSERVE_TERMINATION_LOG": str(log)},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=patience(60),
             check=False,
         )
         assert done.returncode == 2, done.stderr
@@ -684,7 +685,7 @@ def test_run_that_is_asked_to_stop_says_by_what(signal_name: str, code: int, tmp
 
     running.send_signal(getattr(signal, signal_name))
 
-    _, told = running.communicate(timeout=20)
+    _, told = running.communicate(timeout=patience(20))
     assert running.returncode == code
     assert "no profile: Interrupted: " in told
     assert not (tmp_path / "out.json").exists()
@@ -709,7 +710,7 @@ class Run:
             env={**os.environ, "PYTHONPATH": str(ROOT / "profiler_job")},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=patience(60),
             check=False,
         )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pydantic
 
+from devcluster.pace import patience
 from specserve_profiler.contract.message import read
 from specserve_profiler.contract.package import build_zip
 from specserve_profiler.contract.profile import Failure
@@ -37,7 +38,7 @@ def test_profiler_runs_from_the_zip_alone(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patience(60),
     )
 
     assert "no profile: RequestInvalid: SPECSERVE_REQUEST" in done.stdout, done.stderr
@@ -63,7 +64,7 @@ def test_a_job_needs_nothing_of_the_command_line(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patience(60),
     )
 
     assert done.returncode == 2
@@ -88,7 +89,7 @@ def test_the_pure_rooms_need_pydantic_alone(tmp_path: Path) -> None:
         [sys.executable, "-I", "-S", "-c", f"import sys; sys.path[:0] = [{str(root)!r}, {str(tmp_path)!r}]; {code}"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patience(60),
     )
 
     assert done.returncode == 0, done.stderr

@@ -2,13 +2,14 @@
 
 import asyncio
 import json
-import time
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from devcluster.pace import patience
 from specserve_profiler.contract.reasons import ProfilingError
 from specserve_profiler.contract.request import HubDataset, PromptSource, Workload
 from specserve_profiler.prompts.datasets import choose_files
@@ -133,12 +134,21 @@ async def test_a_missing_file_is_named() -> None:
         await load(PromptSource(path="/x/nowhere.jsonl"))
 
 
-async def test_reading_that_hangs_does_not_outlive_being_asked_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specserve_profiler.prompts.workload.read_hub", lambda *_: time.sleep(5))
-    start = time.monotonic()
-    with pytest.raises(TimeoutError):
+def test_reading_that_hangs_does_not_outlive_being_asked_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer, read = threading.Event(), threading.Event()
+
+    def hang(*_: object) -> None:
+        answer.wait(patience(20))
+        read.set()
+
+    async def within() -> None:
         await asyncio.wait_for(load(PromptSource(hub=HubDataset(name="some/where"))), 0.1)
-    assert time.monotonic() - start < 2
+
+    monkeypatch.setattr("specserve_profiler.prompts.workload.read_hub", hang)
+    with pytest.raises(TimeoutError):
+        asyncio.run(within())  # the end of its loop does not wait either
+    assert not read.is_set()
+    answer.set()
 
 
 def test_csv_fields_may_hold_lists() -> None:

@@ -30,12 +30,14 @@ def test_lines_tell_each_event_and_progress_every_few_seconds_only(capsys: pytes
     )
 
 
-def test_progress_is_told_again_after_a_while() -> None:
+def test_progress_is_told_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
+    now = 100.0
+    monkeypatch.setattr(console.time, "monotonic", lambda: now)
     with observing(Lines(lambda: stream, every=0.05)):
         stage = Stage("grid", 0.1)
         stage.progress("first")
-        time.sleep(0.12)
+        now += 0.12
         stage.progress("second")
 
     assert stream.getvalue().splitlines() == [

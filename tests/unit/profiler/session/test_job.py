@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.unit.profiler.profiles_sample import profile
 
+from devcluster.pace import patience
 from specserve_profiler.cli.load import parse_profile
 from specserve_profiler.contract.message import read
 from specserve_profiler.contract.profile import Failure, Profile
@@ -134,16 +135,16 @@ def test_a_job_that_is_asked_to_stop_says_so(tmp_path: Path) -> None:
 
     job.terminate()
 
-    assert job.wait(20) == 143
+    assert job.wait(patience(20)) == 143
     result = read(tmp_path / "log")
     assert isinstance(result, Failure) and result.reason == "Interrupted"
     assert "booting the engine: baseline" in result.message
 
 
 def test_a_job_ends_before_its_deadline_with_what_it_reached(tmp_path: Path) -> None:
-    job = stuck_job(tmp_path, timeoutSeconds=3, measureSeconds=1)
+    job = stuck_job(tmp_path, timeoutSeconds=patience(1), measureSeconds=1)
 
-    assert job.wait(20) == 6
+    assert job.wait(patience(20)) == 6
     result = read(tmp_path / "log")
     assert isinstance(result, Failure) and result.reason == "TimedOut"
     assert "booting the engine: baseline" in result.message

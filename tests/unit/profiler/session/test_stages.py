@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.measured import asked, engine
 
+from devcluster.pace import patience
 from specserve_profiler.contract.profile import Decision, Measurements, Row
 from specserve_profiler.contract.reasons import ProfilingError
 from specserve_profiler.contract.request import ProfileRequest
@@ -72,10 +73,10 @@ def test_what_ends_everything_ends_it(monkeypatch: pytest.MonkeyPatch, reason: s
 
 def test_a_verification_that_takes_too_long_leaves_the_decision(monkeypatch: pytest.MonkeyPatch) -> None:
     async def verify(*_: Any) -> None:
-        await asyncio.sleep(60)
+        await asyncio.sleep(36_000)
 
     async def within() -> Decision:
-        run = session(monkeypatch, verify, seconds=0.5)
+        run = session(monkeypatch, verify, seconds=patience(0.3))
         run.boots.doing = "measuring: table in the closed loop"
         return await guarded(run, [])
 
@@ -88,16 +89,22 @@ def test_a_verification_that_takes_too_long_leaves_the_decision(monkeypatch: pyt
 def test_an_arm_whose_engine_never_comes_up_counts_as_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A boot that hangs is what an exact configuration is booted for; the time that ends it must not hide that."""
 
+    booting = asyncio.Event()
+
     async def hang(*_: Any) -> None:
-        await asyncio.sleep(60)
+        booting.set()
+        await asyncio.sleep(36_000)
 
     async def within() -> Arms:
         lab = Lab(request())
         arms = Arms(lab, Loops(lab))
         monkeypatch.setattr(lab.boots, "boot", hang)
         decision = Decision(verdict="Static", reason="", table=(Row(first=1, last=8, k=2),), static_k=2)
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(arms.verify(lambda: decision, SURE.grid, (1, 8)), 0.2)
+        verifying = asyncio.create_task(arms.verify(lambda: decision, SURE.grid, (1, 8)))
+        await asyncio.wait_for(booting.wait(), patience(10))
+        verifying.cancel()  # as when the time is over
+        with contextlib.suppress(asyncio.CancelledError):
+            await verifying
         return arms
 
     arms = asyncio.run(within())
@@ -125,8 +132,8 @@ def test_a_k_whose_acceptance_was_given_up_says_why_in_its_cells(monkeypatch: py
 
 def test_a_run_out_of_time_before_any_decision_says_what_took_it(monkeypatch: pytest.MonkeyPatch) -> None:
     async def within() -> None:
-        run = session(monkeypatch, nothing, seconds=0.5)
-        monkeypatch.setattr(run._every_k, "boot", lambda *_: asyncio.sleep(60))
+        run = session(monkeypatch, nothing, seconds=0.4)
+        monkeypatch.setattr(run._every_k, "boot", lambda *_: asyncio.sleep(36_000))
         await guarded(run, [])
 
     with pytest.raises(ProfilingError, match=r"no profile within 0 s; it was busy with: ") as caught:
