@@ -28,6 +28,7 @@ COMMANDS = {
     "render": "Print a table, or what a profile decided, as arguments of vLLM.",
     "check": "Find what vLLM would refuse in a table, or take silently and mean otherwise.",
     "table": "Make a table from figures that you have, without an engine.",
+    "refit": "Make a profile again from the raw records that run --keep-records left.",
     "job": "What a profiling Job in Kubernetes runs; people use run.",
     "show": "",
 }

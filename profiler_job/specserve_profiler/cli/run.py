@@ -19,9 +19,10 @@ from specserve_profiler.cli.live import LiveView
 from specserve_profiler.contract.profile import Failure, PartialProfile, Profile
 from specserve_profiler.contract.reasons import exit_code, unwritable
 from specserve_profiler.contract.request import ProfileRequest
+from specserve_profiler.reports.kept import Keeper
 from specserve_profiler.reports.serving import serving_words
 from specserve_profiler.reports.text import report
-from specserve_profiler.session.console import EngineLine, Event, Lines, Listener, observing
+from specserve_profiler.session.console import EngineLine, Event, Lines, Listener, Told, observing
 
 if TYPE_CHECKING:
     from specserve_profiler.session.run import Outcome
@@ -129,6 +130,10 @@ def run(
     engine_log: Annotated[
         Path | None, typer.Option(help="Write the engine's log here.", rich_help_panel=OUTPUT)
     ] = None,
+    keep_records: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Keep all raw records here, for `refit`.", rich_help_panel=OUTPUT),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the request (a plan file) and end.", rich_help_panel=OUTPUT)
     ] = False,
@@ -182,11 +187,26 @@ def run(
         return 0
     output.check_writable(out)
     output.check_writable(engine_log, "--engine-log")
-    outcome = _execute(request, engine_log)
-    return _finish(request, outcome, out, as_json=as_json)
+    output.check_writable(keep_records, "--keep-records")
+    keeper = Keeper() if keep_records is not None else None
+    outcome = _execute(request, engine_log, keeper)
+    kept = keeper is None or _kept(keep_records, keeper, outcome)
+    return _finish(request, outcome, out, as_json=as_json) or (0 if kept else exit_code("OutputUnwritable"))
 
 
-def _execute(request: ProfileRequest, engine_log: Path | None) -> Outcome:
+def _kept(path: Path | None, keeper: Keeper, outcome: Outcome) -> bool:
+    """Writes the records; whether that went well."""
+    assert path is not None  # noqa: S101 - there is a keeper
+    try:
+        output.write(path, keeper.finish(outcome.profile or outcome.partial or outcome.failure))
+    except OSError as error:
+        fault = unwritable(path, error, "the records are lost, the result is not")
+        output.tell(f"{fault.reason}: {fault}")
+        return False
+    return True
+
+
+def _execute(request: ProfileRequest, engine_log: Path | None, keeper: Keeper | None) -> Outcome:
     try:
         from specserve_profiler.session.run import execute
     except ModuleNotFoundError as error:
@@ -194,23 +214,32 @@ def _execute(request: ProfileRequest, engine_log: Path | None) -> Outcome:
             f"{error}: run needs what the vLLM image has; "
             "run it there, or pip install 'specserve[profiler]' beside vLLM"
         ) from error
-    with _watching(engine_log):
+    with _watching(engine_log, keeper):
         return execute(request)
 
 
+def _keeping(listener: Listener, keeper: Keeper | None) -> Listener:
+    def listen(event: Event) -> None:
+        if keeper is not None and isinstance(event, Told):
+            keeper.take(event.what, event.values)
+        listener(event)
+
+    return listen
+
+
 @contextmanager
-def _watching(engine_log: Path | None) -> Iterator[None]:
+def _watching(engine_log: Path | None, keeper: Keeper | None) -> Iterator[None]:
     """A live view on a terminal, else one line per event; both on stderr, for stdout has the result."""
     console = Console(stderr=True)
     if not console.is_terminal or console.is_dumb_terminal:
-        with _lines(engine_log) as listener, observing(listener):
+        with _lines(engine_log) as listener, observing(_keeping(listener, keeper)):
             yield
         return
     if engine_log is None:
         descriptor, name = tempfile.mkstemp(prefix="specserve-engine-", suffix=".log")
         os.close(descriptor)
         engine_log = Path(name)
-    with LiveView(console, engine_log) as view, observing(view):
+    with LiveView(console, engine_log) as view, observing(_keeping(view, keeper)):
         yield
     console.print(f"engine log: {engine_log}", style="dim", highlight=False)
 

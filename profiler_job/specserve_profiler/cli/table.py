@@ -96,9 +96,11 @@ def _given(profile: Path | None, grid: Path | None, acceptance: Path | None) -> 
         assert grid is not None  # noqa: S101 - one of the two is given
         return read_grid(grid, acceptance)
     except GridError as error:
-        raise FaultError(f"{profile}: {error}" if profile is not None else f"--grid: {error}") from error
+        flag = "--acceptance" if str(error).startswith(f"{acceptance}: ") else "--grid"
+        raise FaultError(f"{profile}: {error}" if profile is not None else f"{flag}: {error}") from error
     except OSError as error:
-        raise FaultError(f"--grid: {error.filename or grid} cannot be read: {error.strerror}") from error
+        flag = "--acceptance" if error.filename == str(acceptance) else "--grid"
+        raise FaultError(f"{flag}: {error.filename or grid} cannot be read: {error.strerror}") from error
 
 
 def measured_grid(measured: Measurements) -> GivenGrid:

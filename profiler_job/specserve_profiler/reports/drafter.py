@@ -58,6 +58,9 @@ class SpeculationProfile(BaseModel):
     def _agrees(self) -> SpeculationProfile:
         if not self.measured:
             raise ValueError("the drafter was not measured (measured: false): its rates mean nothing")
+        for k, length in self._measured_lengths.items():
+            if length > k + 1:
+                raise ValueError(f"accept_length_by_k: {length:g} at K = {k} is outside 1 to {k + 1}")
         given, product = self.marginal_accept_rates, self._multiplied()
         for index, (before, after) in enumerate(pairwise(given or ())):
             if after > before + _ROUNDED:

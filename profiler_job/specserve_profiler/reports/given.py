@@ -218,13 +218,14 @@ def parse_json(text: str, known: Mapping[str, object] = MappingProxyType({})) ->
     """The grid in a JSON text; ``known`` are fields that it does not have."""
     if not text.strip():
         raise GridError("the file is empty: it needs batchSizes, draftTokens, itlMs and acceptanceLength")
-    values = _json_object(text)
+    form = 'a grid is a JSON object: {"batchSizes": [...], "draftTokens": [...], "itlMs": [[...]], ...}'
+    values = _json_object(text, form)
     for name in known.keys() & values.keys():
         raise GridError(f"{name}: given twice; leave one out")
     return grid_of({**values, **known})
 
 
-def _json_object(text: str) -> dict[str, Any]:
+def _json_object(text: str, form: str = "a JSON object is needed") -> dict[str, Any]:
     try:
         values = json.loads(text)
     except json.JSONDecodeError as error:
@@ -232,14 +233,14 @@ def _json_object(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise GridError(f"no JSON that can be read: {error}") from error
     if not isinstance(values, dict):
-        raise GridError('a grid is a JSON object: {"batchSizes": [...], "draftTokens": [...], "itlMs": [[...]], ...}')
+        raise GridError(form)
     return values
 
 
 def parse_csv(text: str, known: Mapping[str, object] = MappingProxyType({})) -> GivenGrid:
     """The grid in a CSV text; ``known`` are fields that it cannot have."""
     cells: dict[tuple[int, int | None], float] = {}
-    lengths: dict[int | None, float] = {0: 1.0}
+    lengths: dict[int, float] = {0: 1.0}
     lines = csv.DictReader(io.StringIO(text), skipinitialspace=True)
     try:
         lines.fieldnames = [name.strip() for name in lines.fieldnames or ()]
@@ -256,11 +257,11 @@ def parse_csv(text: str, known: Mapping[str, object] = MappingProxyType({})) -> 
     fields: dict[str, object] = {name: [[cells.get((size, k)) for k in ks] for size in sizes], "per": per or "engine"}
     if any(k is None for _, k in cells):
         fields[baseline] = [cells.get((size, None)) for size in sizes]
-    missing = [str(k) for k in ks if k not in lengths]
-    if not known and not missing:
-        fields["acceptanceLength"] = [lengths[k] for k in ks]
-    elif not known and (per is None or len(lengths) > 1):
+    missing, given = [str(k) for k in ks if k not in lengths], len(lengths) > 1
+    if missing and (given or not (known or per)):
         raise GridError(f"acceptance_length: missing for K = {', '.join(missing)}; give it in one line of each K")
+    if not missing and (given or not known):
+        fields["acceptanceLength"] = [lengths[k] for k in ks]
     return grid_of({"batchSizes": sizes, "draftTokens": ks, **fields, **known})
 
 
@@ -301,15 +302,13 @@ def _line(where: str, values: Mapping[str | None, Any], figure: str) -> _Line:
         raise GridError(f"{where}: {_explained(error, _Line).replace('figure:', f'{figure}:', 1)}") from error
 
 
-def _take(
-    where: str, line: _Line, cells: dict[tuple[int, int | None], float], lengths: dict[int | None, float]
-) -> None:
+def _take(where: str, line: _Line, cells: dict[tuple[int, int | None], float], lengths: dict[int, float]) -> None:
     size, k = line.batch_size, line.k
     if cells.setdefault((size, k), line.figure) != line.figure:
         what = f"the baseline of batch size {size}" if k is None else f"batch size {size}, K = {k}"
         raise GridError(f"{where}: {what} is given twice; keep one line, or its mean")
     length = line.acceptance_length
-    if length is not None and lengths.setdefault(k, length) != length:
+    if k is not None and length is not None and lengths.setdefault(k, length) != length:
         raise GridError(f"{where}: acceptance_length of K = {k} was {lengths[k]:g} before; one K has one")
 
 
@@ -393,10 +392,11 @@ def _explained(error: ValidationError, model: type[BaseModel], values: Iterable[
         return f"{', '.join(missing + ['itlMs'] * ({'itlMs', 'tokensPerSecond'}.isdisjoint(values)))}: missing"
     fault = faults[0]
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"]).removeprefix(".")
-    given, words = _short(repr(fault["input"])), _WORDS.get(fault["type"], str(fault["msg"]).replace("{", "{{"))
-    return f"{where}: {words.format(given=given, plain=given.strip(chr(39)), **fault.get('ctx', {}))}".removeprefix(
-        ": "
-    )
+    given, words = _short(repr(fault["input"])), _WORDS.get(fault["type"])
+    if words is None:
+        return f"{where}: {fault['msg']}"
+    told = words.format(given=given, plain=given.strip("'"), **fault.get("ctx", {}))
+    return f"{where}: {told}".removeprefix(": ")
 
 
 def _short(text: str) -> str:

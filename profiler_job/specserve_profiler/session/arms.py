@@ -13,7 +13,7 @@ from specserve_profiler.engine.server import Engine
 from specserve_profiler.session.closed_loop import follow, follow_own_table
 from specserve_profiler.session.console import Stage, say
 from specserve_profiler.session.lab import Lab
-from specserve_profiler.session.loops import Loops
+from specserve_profiler.session.loops import Loops, told_arm
 from specserve_profiler.session.measure import Bench
 
 
@@ -111,7 +111,7 @@ class Arms:
         share = seconds / max(len(points) + sum(map(len, beside.values())), 1)
         with self._lab.stage(f"{_short(arm)} in the closed loop", seconds) as stage:
             found = await self._loops.run(bench, points, share, stage)
-            self.seen.append(ArmLoop(arm=arm, points=found))
+            self._saw(ArmLoop(arm=arm, points=found))
             for k, near in beside.items():
                 await self._live(bench, (Row(first=1, last=arm.rows[-1].last, k=k),), near, share, stage)
             other = contest.repaired(arm.rows, self.seen) if beside else None
@@ -125,7 +125,11 @@ class Arms:
         """A table that the engine follows for a while instead of its own."""
         follow(bench, rows)
         found = await self._loops.run(bench, points, seconds, stage)
-        self.seen.append(ArmLoop(arm=Arm(kind="Table", rows=tuple(rows)), points=found, live=True))
+        self._saw(ArmLoop(arm=Arm(kind="Table", rows=tuple(rows)), points=found, live=True))
+
+    def _saw(self, loop: ArmLoop) -> None:
+        self.seen.append(loop)
+        told_arm(loop)
 
 
 def promising(decision: Decision) -> bool:

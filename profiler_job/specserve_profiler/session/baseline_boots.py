@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 from specserve_profiler.contract.profile import Arm, ArmLoop, BaselineCell, Cell
 from specserve_profiler.engine.server import Engine
+from specserve_profiler.session.console import told
 from specserve_profiler.session.lab import Lab
-from specserve_profiler.session.loops import Loops
+from specserve_profiler.session.loops import Loops, told_arm
 from specserve_profiler.session.measure import Work, blamed, measure_itl
 from specserve_profiler.statistics import baselines
 from specserve_profiler.statistics.acceptance import WITHOUT_SPECULATION
@@ -43,6 +43,7 @@ class BaselineBoots:
                 cells = runnable(plan_grid(self._lab.request.batch_sizes, (0,), bench.limits, bench.request_tokens))
                 output_tokens = self._lab.request.workload.output_tokens
                 self._samplers.append(GridSampler(cells, WITHOUT_SPECULATION, seconds, {}, output_tokens))
+                told("baseline", cells=cells)
             sampler = self._samplers[-1]
             with self._lab.stage("baseline", seconds - self._work.elapsed) as stage:
                 await measure_itl(bench, sampler, {}, self._work, stage)
@@ -52,6 +53,7 @@ class BaselineBoots:
                 with self._lab.stage("baseline in the closed loop", seconds) as stage:
                     points = await self._loops.run(bench, sizes, seconds / max(len(sizes), 1), stage)
                 self._closed.append(ArmLoop(arm=Arm(kind="None"), points=points))
+                told_arm(self._closed[-1])
 
         await self._lab.surviving("baseline", None, measure, self._blame)
 
@@ -60,19 +62,19 @@ class BaselineBoots:
         if cell is None or not self._samplers:
             return None
         self._samplers[-1].fail(cell[0], 0, why)
+        told("cell lost", batch_size=cell[0], k=0, why=why)
         return f"batch size {cell[0]} without speculation"
 
     def cells(self) -> tuple[BaselineCell, ...]:
         """ITL by batch size, from both boots where there were two."""
-        found = [sampler.result().baseline() for sampler in self._samplers]
-        return baselines.combined_cells(*found) if len(found) > 1 else found[0] if found else ()
+        return baselines.cells_of(self._boots_found())
 
     def drift(self) -> tuple[float, bool]:
         """(95 % half-width of the log ratio between boots, whether it was measured)."""
-        found = [sampler.result().baseline() for sampler in self._samplers]
-        if len(found) > 1 and {cell.batch_size for cell in found[0]} & {cell.batch_size for cell in found[1]}:
-            return baselines.drift(*found), True
-        return baselines.ASSUMED_DRIFT, False
+        return baselines.drift_of(self._boots_found())
+
+    def _boots_found(self) -> list[tuple[BaselineCell, ...]]:
+        return [sampler.result().baseline() for sampler in self._samplers]
 
     @property
     def concurrencies(self) -> tuple[int, ...]:
@@ -81,9 +83,4 @@ class BaselineBoots:
 
     def closed_loop(self, cells: Sequence[Cell]) -> tuple[ArmLoop, ...]:
         """At the concurrencies that an engine with a drafter can be compared at: it has less room for requests."""
-        if not self._closed:
-            return ()
-        loop = baselines.combined_loops(*self._closed[:2]) if len(self._closed) > 1 else self._closed[0]
-        most = max((cell.batch_size for cell in cells if cell.itl_ms is not None), default=math.inf)
-        points = tuple(p for p in loop.points if p.concurrency <= most and p.concurrency not in self._loops.never_full)
-        return (loop.model_copy(update={"points": points}),)
+        return baselines.loops_of(self._closed, cells, self._loops.never_full)

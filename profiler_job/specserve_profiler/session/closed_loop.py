@@ -16,7 +16,7 @@ from specserve_profiler.contract.profile import LoopPoint, Row
 from specserve_profiler.contract.reasons import ProfilingError
 from specserve_profiler.contract.steps import Finished, Plan, Step
 from specserve_profiler.engine.records import withdraw_plan, write_plan
-from specserve_profiler.session.console import Stage
+from specserve_profiler.session.console import Stage, told
 from specserve_profiler.session.measure import Bench, our_id, settled
 from specserve_profiler.statistics import estimate
 
@@ -44,24 +44,19 @@ async def closed_loop(bench: Bench, concurrency: int, seconds: float, start: int
     """
     await settled(bench)
     steps, finished = await _Loop(bench, concurrency, start).run(seconds, stage)
-    try:
-        rate = estimate.loop_throughput(steps, concurrency)
-    except ValueError as error:
-        raise ProfilingError("NothingToMeasure", f"closed loop at concurrency {concurrency}: {error}") from error
     # The first request of each client came in one burst with all the others.
     first = {request_id(start + client) for client in range(concurrency)}
-    later = [entry for entry in finished if our_id(entry.request_id) not in first]
-    return LoopPoint(concurrency=concurrency, tokens_per_second=rate, ttft_ms=_percentile_ms(later or finished))
+    later = [entry for entry in finished if our_id(entry.request_id) not in first] or finished
+    told("loop", concurrency=concurrency, steps=steps, finished=later)
+    try:
+        return estimate.loop_point(concurrency, steps, later)
+    except ValueError as error:
+        raise ProfilingError("NothingToMeasure", f"closed loop at concurrency {concurrency}: {error}") from error
 
 
 def request_id(position: int) -> str:
     """Of the request with the prompt at a position of the loop."""
     return f"v{position}x"
-
-
-def _percentile_ms(finished: Sequence[Finished], share: float = 0.95) -> float:
-    times = sorted(entry.ttft_us / 1000 for entry in finished)
-    return round(times[min(int(share * len(times)), len(times) - 1)], 1) if times else 0.0
 
 
 class _Loop:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TextIO
+from typing import Any, TextIO
 
 from specserve_profiler.contract.plain import plain
 
@@ -60,7 +60,15 @@ class Best:
     ks: Mapping[int, int]
 
 
-Event = Said | EngineLine | Began | Progress | Best
+@dataclass(frozen=True)
+class Told:
+    """What an estimator was told, for who keeps it: ``reports.kept`` has each kind and its values."""
+
+    what: str
+    values: Mapping[str, Any]
+
+
+Event = Said | EngineLine | Began | Progress | Best | Told
 Listener = Callable[[Event], None]
 
 
@@ -152,6 +160,11 @@ def began(stage: str) -> None:
 def best_so_far(ks: Mapping[int, int]) -> None:
     """The best K by batch size, as far as it is known now."""
     _listener(Best(dict(ks)))
+
+
+def told(what: str, **values: Any) -> None:
+    """What an estimator was told just now."""
+    _listener(Told(what, values))
 
 
 class Stage:

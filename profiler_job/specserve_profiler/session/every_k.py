@@ -9,6 +9,7 @@ from specserve_profiler.contract.reasons import ProfilingError
 from specserve_profiler.dialect import render, support
 from specserve_profiler.engine import installed
 from specserve_profiler.engine.server import Engine
+from specserve_profiler.session.console import told
 from specserve_profiler.session.lab import Lab
 from specserve_profiler.session.measure import Bench, Work, blamed, measure_acceptance, measure_itl
 from specserve_profiler.statistics.acceptance import AcceptanceResult, AcceptanceSampler, Generate
@@ -66,14 +67,10 @@ class EveryK:
         if self._acceptance is None:
             at_once = max((size for size in sizes if size <= ACCEPTANCE_BATCH_SIZE), default=sizes[0])
             other = max(sizes) if max(sizes) != at_once else min(sizes)
-            self._acceptance = AcceptanceSampler(
-                ks[1:],
-                len(bench.prompts.ids),
-                at_once,
-                seconds,
-                spot_concurrency=other if other != at_once else None,
-                temperature=self._lab.request.workload.temperature,
-            )
+            prompts, temperature = len(bench.prompts.ids), self._lab.request.workload.temperature
+            spot = other if other != at_once else None
+            self._acceptance = AcceptanceSampler(ks[1:], prompts, at_once, seconds, spot, temperature)
+            told("acceptance", ks=ks[1:], prompts=prompts, temperature=temperature)
         with self._lab.stage("acceptance", seconds - self._acceptance_work.elapsed) as stage:
             await measure_acceptance(bench, self._acceptance, self._acceptance_work, stage)
         try:
@@ -89,6 +86,7 @@ class EveryK:
         if self._grid is None:
             guess = {cell.batch_size: SLOWER_WITH_DRAFTS * cell.itl_ms.mean for cell in baseline}
             self._grid = GridSampler(cells, found, seconds, guess, self._lab.request.workload.output_tokens)
+            told("grid", cells=cells)
         with self._lab.stage("grid", seconds - self._grid_work.elapsed) as stage:
             await measure_itl(bench, self._grid, found.lengths, self._grid_work, stage)
 
@@ -100,11 +98,13 @@ class EveryK:
             size, ks = cell
             for k in ks:
                 self._grid.fail(size, k, why)
+                told("cell lost", batch_size=size, k=k, why=why)
             return f"batch size {size}, K = {', '.join(map(str, ks))}"
         order = self._acceptance_work.order
         if not isinstance(order, Generate) or self._acceptance is None:
             return None
         self._acceptance.fail(order, why)
+        told("generation lost", order=order, why=why)
         return f"K = {order.k}" if order.k in self.acceptance().failed else "the spot check of acceptance"
 
     def acceptance(self) -> AcceptanceResult:

@@ -18,7 +18,7 @@ from specserve_profiler.engine.server import Engine
 from specserve_profiler.prompts.entries import Entry
 from specserve_profiler.prompts.workload import Prompts, load, tokenize
 from specserve_profiler.session.boots import Boots
-from specserve_profiler.session.console import Stage, say
+from specserve_profiler.session.console import Stage, say, told
 from specserve_profiler.session.measure import Bench
 
 REBOOTS = 2
@@ -116,6 +116,7 @@ class Lab:
         if text not in self.warnings:
             self.warnings.append(text)
             say(f"warning: {text}")
+            told("warning", text=text)
 
     def time_for_a_boot(self, what: str) -> bool:
         """Whether another boot and its closed loop fit into the time for everything; says so where not."""

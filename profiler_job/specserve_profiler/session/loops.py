@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specserve_profiler.contract.profile import LoopPoint
+from specserve_profiler.contract.profile import ArmLoop, LoopPoint
 from specserve_profiler.contract.reasons import ProfilingError
 from specserve_profiler.session.closed_loop import closed_loop
-from specserve_profiler.session.console import Stage
+from specserve_profiler.session.console import Stage, told
 from specserve_profiler.session.lab import Lab
 from specserve_profiler.session.measure import Bench
 
 LEAST_SECONDS = 2.0
 _APART = 97
 """Prompts between the first ones of two concurrencies."""
+
+
+def told_arm(loop: ArmLoop) -> None:
+    """The loops that just ran were those of an arm."""
+    told("arm", arm=loop.arm, concurrencies=[point.concurrency for point in loop.points], live=loop.live)
 
 
 class Loops:
@@ -33,7 +38,7 @@ class Loops:
             if concurrency in self.never_full:
                 continue
             if not bench.holds(concurrency):
-                self.never_full.add(concurrency)
+                self._never_full(concurrency)
                 self._lab.warn(
                     f"{concurrency} requests do not fit into the engine's KV cache at once: not verified there"
                 )
@@ -45,6 +50,10 @@ class Loops:
             except ProfilingError as error:
                 if error.reason != "NothingToMeasure":
                     raise
-                self.never_full.add(concurrency)
+                self._never_full(concurrency)
                 self._lab.warn(f"not verified at {concurrency} clients: {error}")
         return tuple(points)
+
+    def _never_full(self, concurrency: int) -> None:
+        self.never_full.add(concurrency)
+        told("never full", concurrency=concurrency)

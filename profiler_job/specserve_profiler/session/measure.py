@@ -19,7 +19,7 @@ from specserve_profiler.contract.steps import Finished, Limits, Plan, Step
 from specserve_profiler.engine.records import CELL_FILE, StepLog, write_plan
 from specserve_profiler.engine.server import Engine
 from specserve_profiler.prompts.workload import Prompts, cohort_prompt_tokens
-from specserve_profiler.session.console import Stage, best_so_far
+from specserve_profiler.session.console import Stage, best_so_far, told
 from specserve_profiler.statistics.acceptance import AcceptanceSampler, Generate
 from specserve_profiler.statistics.sampling import Cohort, GridSampler
 
@@ -123,7 +123,9 @@ async def measure_acceptance(bench: Bench, sampler: AcceptanceSampler, work: Wor
             )
             began = time.monotonic()
             finished = await _generations(bench, order)
-            sampler.add(order, finished, time.monotonic() - began)
+            seconds = time.monotonic() - began
+            sampler.add(order, finished, seconds)
+            told("generated", order=order, finished=finished, seconds=seconds)
         work.order = None
 
 
@@ -168,7 +170,9 @@ async def measure_itl(
             work.order = order
             began = time.monotonic()
             steps = await run_cohort(bench, order, lengths, stage)
-            sampler.add(order, steps, time.monotonic() - began)
+            seconds = time.monotonic() - began
+            sampler.add(order, steps, seconds)
+            told("cohort", order=order, steps=steps, seconds=seconds)
             if len(order.ks) > 1:
                 best_so_far(sampler.best())
         work.order = None

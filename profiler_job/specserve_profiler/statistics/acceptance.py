@@ -32,6 +32,8 @@ class Generate:
     """Positions in the workload."""
     k: int
     concurrency: int
+    spot: bool = field(default=False, compare=False)
+    """Some prompts once more, at another batch size."""
 
 
 @dataclass(frozen=True)
@@ -105,15 +107,15 @@ class AcceptanceSampler:
     def add(self, order: Generate, finished: Sequence[Finished], seconds: float) -> None:
         """What came of an order: the requests in the order of its prompts, and the seconds that it took."""
         runs = list(zip(order.prompts, finished, strict=True))
-        if order is self._spot:
-            self._spot_runs = runs
+        if order.spot:
+            self._spot, self._spot_runs = order, runs
         else:
             self._runs[order.k] += runs
             self._cost[order.k].append(seconds)
 
     def fail(self, order: Generate, why: str) -> None:
         """The engine did not survive an order: its K is not tried again. A failed spot check is left out."""
-        if order is self._spot:
+        if order.spot:
             return
         self._failed[order.k] = why
         self._queue = [waiting for waiting in self._queue if waiting.k != order.k]
@@ -161,7 +163,7 @@ class AcceptanceSampler:
         most = max(self._concurrency, self._spot_concurrency or 0)
         prompts = tuple(dict.fromkeys(prompt for entry in self._rounds for prompt in entry))[:most]
         at_once = min(self._spot_concurrency or 0, len(prompts))
-        return Generate(prompts, _middle(ks), at_once if at_once != self._concurrency else max(at_once // 4, 1))
+        return Generate(prompts, _middle(ks), at_once if at_once != self._concurrency else max(at_once // 4, 1), True)
 
     def _spot_cost(self, ks: Sequence[int]) -> float:
         """Seconds, at most: fewer requests at once take so many more steps, more requests so much longer ones."""

@@ -6,10 +6,10 @@ One boot was measured before the others, one after: a drift that grows steadily 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from statistics import NormalDist, fmean
 
-from specserve_profiler.contract.profile import ArmLoop, BaselineCell, Interval, LoopPoint
+from specserve_profiler.contract.profile import ArmLoop, BaselineCell, Cell, Interval, LoopPoint
 from specserve_profiler.statistics.estimate import t_quantile
 
 ASSUMED_DRIFT = 0.03
@@ -83,3 +83,28 @@ def drift(first: Sequence[BaselineCell], second: Sequence[BaselineCell]) -> floa
     squares = fmean(ratio**2 for ratio in ratios)
     variance = (PRIOR_DEGREES * _TYPICAL**2 + squares / 2) / (PRIOR_DEGREES + 1)
     return t_quantile(PRIOR_DEGREES + 1) * math.sqrt(1.5 * variance)
+
+
+def cells_of(boots: Sequence[Sequence[BaselineCell]]) -> tuple[BaselineCell, ...]:
+    """The baseline from no, one or two boots."""
+    return combined_cells(*boots[:2]) if len(boots) > 1 else tuple(boots[0]) if boots else ()
+
+
+def drift_of(boots: Sequence[Sequence[BaselineCell]]) -> tuple[float, bool]:
+    """(95 % half-width of the log ratio between boots, whether it was measured) from no, one or two boots."""
+    if len(boots) > 1 and {cell.batch_size for cell in boots[0]} & {cell.batch_size for cell in boots[1]}:
+        return drift(*boots[:2]), True
+    return ASSUMED_DRIFT, False
+
+
+def loops_of(closed: Sequence[ArmLoop], cells: Sequence[Cell], never_full: Collection[int]) -> tuple[ArmLoop, ...]:
+    """The closed loop from no, one or two boots, at the concurrencies that an engine with a drafter can be compared at.
+
+    It has less room for requests: those up to the largest measured cell, without those that were ``never_full``.
+    """
+    if not closed:
+        return ()
+    loop = combined_loops(*closed[:2]) if len(closed) > 1 else closed[0]
+    most = max((cell.batch_size for cell in cells if cell.itl_ms is not None), default=math.inf)
+    points = tuple(p for p in loop.points if p.concurrency <= most and p.concurrency not in never_full)
+    return (loop.model_copy(update={"points": points}),)

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import NormalDist, fmean, median
 
-from specserve_profiler.contract.profile import Interval
+from specserve_profiler.contract.profile import Interval, LoopPoint
 from specserve_profiler.contract.steps import Finished, Step
 
 STALL = 10.0
 """A step this many times longer than the median of its cell is not the engine's own time: it is dropped and counted."""
 FULL_TENTHS = 9
 """Tenths of its clients that a closed loop has in its steps when it is full: a large one misses some in most steps."""
+_TTFT_SHARE = 0.95
 _FEWEST_WINDOWS, _MOST_WINDOWS, _SHORT_WINDOWS = 4, 16, 8
 _T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 """Student's t, 97.5 % quantile, for 1 to 10 degrees of freedom."""
@@ -242,6 +243,14 @@ def loop_throughput(steps: Sequence[Step], concurrency: int) -> Interval:
     rate = ratio_interval(windows)
     alike = inflation([[tokens - rate.mean * seconds for tokens, seconds in windows]])
     return Interval(mean=rate.mean, half_width=rate.half_width * math.sqrt(alike))
+
+
+def loop_point(concurrency: int, steps: Sequence[Step], finished: Sequence[Finished]) -> LoopPoint:
+    """A closed loop at one concurrency; ``finished`` gives the time to first token. Raises ValueError as above."""
+    rate = loop_throughput(steps, concurrency)
+    times = sorted(entry.ttft_us / 1000 for entry in finished)
+    ttft = round(times[min(int(_TTFT_SHARE * len(times)), len(times) - 1)], 1) if times else 0.0
+    return LoopPoint(concurrency=concurrency, tokens_per_second=rate, ttft_ms=ttft)
 
 
 def _window_count(loop: Sequence[Step]) -> int:

@@ -17,6 +17,7 @@ from specserve_profiler.cli import main, output
 from specserve_profiler.contract.profile import PartialProfile, Profile
 from specserve_profiler.contract.request import ProfileRequest
 from specserve_profiler.reports.flags import command_of
+from specserve_profiler.reports.kept import read_kept
 from specserve_profiler.reports.text import report
 
 ROOT = Path(__file__).parents[4]
@@ -336,7 +337,10 @@ def test_table_takes_what_a_draft_checkpoint_carries_and_tells_a_suspect(tmp_pat
     assert json.loads(process(*words, "--json").stdout)["warnings"] == [told]
     assert "--acceptance: goes with --grid" in process("table", "x.json", *words[3:]).stderr
     missing = process(*words[:3], "--acceptance", str(tmp_path / "none.json"))
-    assert f"--grid: {tmp_path / 'none.json'} cannot be read: No such file" in missing.stderr
+    assert f"--acceptance: {tmp_path / 'none.json'} cannot be read: No such file" in missing.stderr
+    (tmp_path / "list.json").write_text("[0.5, 0.5]")
+    other = process(*words[:3], "--acceptance", str(tmp_path / "list.json"))
+    assert f"--acceptance: {tmp_path / 'list.json'}: a JSON object is needed" in other.stderr
 
 
 @pytest.mark.parametrize(("batch", "expected"), [("1000000", 0), ("10000000", 2), ("0", 2), ("9" * 400, 2)])
@@ -736,6 +740,28 @@ def test_a_finished_run_prints_the_report_and_what_to_serve_with(tmp_path: Path)
     assert done.stdout.startswith(report(Profile.model_validate_json(out.read_text())))
     assert 'Serve with:\n  --speculative-config \'{"method":"draft_model","model":"d",' in done.stdout
     assert Profile.model_validate_json(out.read_text()) == profile()
+
+
+def test_raw_records_are_kept_with_what_they_led_to(tmp_path: Path) -> None:
+    finished, ended = tmp_path / "finished.gz", tmp_path / "ended.gz"
+
+    assert Run.profile("--keep-records", str(finished)).returncode == 0
+    assert Run.partial("--keep-records", str(ended)).returncode == 6
+
+    assert read_kept(finished.read_bytes()).result == profile()
+    assert read_kept(ended.read_bytes()).result == partial()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["ended.gz", "finished.gz"]
+
+
+def test_records_that_cannot_be_kept_cost_no_profile(tmp_path: Path) -> None:
+    refused = process(*RUN, "--output-tokens=64", f"--prompts={ROOT}/README.md", f"--keep-records={tmp_path}/no/r.gz")
+    assert refused.returncode == 2
+    assert f"--keep-records: {tmp_path}/no/r.gz cannot be written" in refused.stderr
+
+    done = Run.profile("--keep-records=/dev/full", "--json")
+    assert done.returncode == 7
+    assert "OutputUnwritable: /dev/full: No space left on device" in done.stderr
+    assert Profile.model_validate_json(done.stdout) == profile()
 
 
 def test_the_engines_log_goes_where_it_is_asked_for(tmp_path: Path) -> None:

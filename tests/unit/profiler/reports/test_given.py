@@ -258,6 +258,8 @@ def test_a_mean_length_alone_serves_a_grid_of_its_k() -> None:
             {"marginal_accept_rates": [0.5, 1.7]},
             r"speculationProfile.marginal_accept_rates\[1\]: 1.7 is outside 0 to 1",
         ),
+        ({"accept_length_by_k": {"1": 2.4}}, "speculationProfile: accept_length_by_k: 2.4 at K = 1 is outside 1 to 2"),
+        ({"mean_accept_length": 7.0, "accept_length_by_k": ...}, "accept_length_by_k: 7 at K = 3 is outside 1 to 4"),
         ({"mean_accept_length": 0.3}, r"speculationProfile.mean_accept_length: 0.3 is no length"),
         ({"conditional_accept_rates": "high"}, r"speculationProfile.conditional_accept_rates: must be a list"),
         (
@@ -291,8 +293,10 @@ def test_acceptance_is_given_once(tmp_path: Path) -> None:
     (tmp_path / "bare.csv").write_text("batch_size,k,itl_ms\n1,0,6.5\n1,3,8.8\n", encoding="utf-8")
     (tmp_path / "speculation_profile.json").write_text(json.dumps(DRAFTER), encoding="utf-8")
 
-    with pytest.raises(GridError, match="give exactly one of acceptanceLength"):
-        read_grid(tmp_path / "grid.json", tmp_path / "speculation_profile.json")
+    (tmp_path / "full.csv").write_text(CSV, encoding="utf-8")
+    for name in ("grid.json", "full.csv"):
+        with pytest.raises(GridError, match="give exactly one of acceptanceLength"):
+            read_grid(tmp_path / name, tmp_path / "speculation_profile.json")
     bare = read_grid(tmp_path / "bare.csv", tmp_path / "speculation_profile.json")
     assert bare.surface().acceptance == {0: 1, 3: 2.27}
 
