@@ -182,7 +182,9 @@ class ConfigMapSource(Part):
     name: Annotated[ObjectName, Field(description="Name of the ConfigMap.")]
     key: Annotated[
         DataKey,
-        Field(description='One `{"prompt": text}` a line, or ShareGPT conversations.'),
+        Field(
+            description='JSON lines: `{"prompt": text}`, OpenAI chats, ShareGPT, or another form of docs/profiler.md.'
+        ),
     ] = "prompts.jsonl"
 
 

@@ -62,7 +62,7 @@ def run(
     prompts: Annotated[
         Path | None,
         typer.Option(
-            help='JSONL of prompts like those that you serve: {"prompt": "..."}, OpenAI chat, or ShareGPT.',
+            help='JSONL of prompts like those that you serve: {"prompt": "..."}, OpenAI chats, ShareGPT and others.',
             rich_help_panel=WORKLOAD,
         ),
     ] = None,

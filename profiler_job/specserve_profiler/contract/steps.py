@@ -135,6 +135,8 @@ class Limits:
     """Token counts with a captured graph, increasing; empty where steps run eagerly."""
     runner: str = "V1"
     """Model runner: V1 or V2."""
+    vocabulary: int | None = None
+    """Token ids are below it."""
 
     def to_json(self) -> str:
         """The limits as ``from_json`` reads them."""

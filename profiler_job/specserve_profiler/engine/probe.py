@@ -202,6 +202,7 @@ def limits_of(engine_scheduler: Any, vllm_config: Any) -> Limits:
         num_speculative_tokens=engine_scheduler.num_spec_tokens,
         device=_device_name(),
         graph_sizes=tuple(sorted(compilation.cudagraph_capture_sizes or ())) if graphs else (),
+        vocabulary=vllm_config.model_config.get_vocab_size(),
         runner="V2" if getattr(vllm_config, "use_v2_model_runner", False) else "V1",
     )
 

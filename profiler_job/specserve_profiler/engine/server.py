@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import itertools
+import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -65,13 +67,15 @@ class Engine:
 
     async def tokenize(self, text: str) -> list[int]:
         """Token ids of a text. Raises ProfilingError, as all requests do."""
-        return await self._tokens({"prompt": text}, [text])
+        return await self._tokens({"prompt": text})
 
-    async def tokenize_chat(self, messages: Sequence[tuple[str, str]]) -> list[int] | None:
-        """Token ids of a chat of (role, text), up to the beginning of the reply; None without a chat template."""
-        chat = [{"role": role, "content": text} for role, text in messages]
+    async def tokenize_chat(self, chat: Mapping[str, Any]) -> list[int] | None:
+        """Token ids of a chat, up to the beginning of the reply; None without a chat template.
+
+        ``chat`` has ``messages``, and may have ``tools`` and ``chat_template_kwargs``, as an OpenAI server takes them.
+        """
         try:
-            return await self._tokens({"messages": chat, "add_generation_prompt": True}, [text for _, text in messages])
+            return await self._tokens({**chat, "add_generation_prompt": True})
         except ProfilingError as error:
             if "provide a chat template" in str(error):
                 return None
@@ -87,28 +91,30 @@ class Engine:
         headers = {} if request_id is None else {"X-Request-Id": request_id}
         return await self._post("/v1/completions", {"prompt": prompts, **parameters}, headers=headers)
 
-    async def _tokens(self, body: Mapping[str, Any], private: Sequence[str]) -> list[int]:
-        answer = await self._post("/tokenize", body, private)
+    async def _tokens(self, body: Mapping[str, Any]) -> list[int]:
+        answer = await self._post("/tokenize", body, refused="PromptsInvalid")
         return list(map(int, answer["tokens"]))
 
     async def _post(
-        self, path: str, body: Mapping[str, Any], private: Sequence[str] = (), headers: Mapping[str, str] | None = None
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        headers: Mapping[str, str] | None = None,
+        refused: str = "EngineFailed",
     ) -> dict[str, Any]:
-        """The answer to a request. An error tells what the engine said of it, without the ``private`` texts.
+        """The answer to a request. An error tells what the engine said of it, up to where it quotes the request.
 
-        Raises ProfilingError for what the engine refuses, aiohttp.ClientError where it fails.
+        Raises ProfilingError for what the engine refuses (``refused`` where the content is why), aiohttp.ClientError
+        where it fails.
         """
         body = {"model": self._model, **body}
         async with self._session.post(self._url + path, json=body, headers=headers) as response:
             if response.status >= 500:
                 response.raise_for_status()
             if response.status != 200:
-                text = await response.text()
-                for secret in filter(None, private):
-                    text = text.replace(secret, "...")
-                raise ProfilingError(
-                    "EngineFailed", f"the engine answered {path} with status {response.status}: {text[:400]}"
-                )
+                said = _unquoted(await response.text(), body)
+                reason = refused if response.status in (400, 422) else "EngineFailed"
+                raise ProfilingError(reason, f"the engine answered {path} with status {response.status}: {said}")
             answer: dict[str, Any] = await response.json()
             return answer
 
@@ -209,6 +215,31 @@ class Engine:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(1)
             processes.unlink(self._shared)
+
+
+def _unquoted(text: str, body: Mapping[str, Any]) -> str:
+    """The first 400 characters of an error, up to where twelve in a row are of the prompts, however spelt."""
+    private = [*_leaves([body.get(name) for name in ("prompt", "messages", "tools")])]
+    spelt = "\n".join(spelling for leaf in private for spelling in (leaf, repr(leaf), json.dumps(leaf)))
+    ends = [start for start in range(min(len(text) - 11, 400)) if text[start : start + 12] in spelt][:1]
+    short = [re.search(rf"(?<!\w){re.escape(leaf)}(?!\w)", text) for leaf in private if 0 < len(leaf) < 12]
+    end = min([400, *ends, *(found.start() for found in short if found)])
+    return text[:end] + "..." * (end < len(text))
+
+
+def _leaves(value: Any, name: str = "") -> Iterator[str]:
+    """The texts in a request's field; lists of token ids as one."""
+    if isinstance(value, Mapping):
+        for key, entry in value.items():
+            yield from _leaves(entry, key)
+    elif isinstance(value, (list, tuple)):
+        if value and isinstance(value[0], int):
+            yield str(value)
+        else:
+            for entry in value:
+                yield from _leaves(entry, name)
+    elif isinstance(value, str) and name not in ("role", "type"):
+        yield value
 
 
 def _sentence(text: str) -> str:

@@ -7,13 +7,14 @@ and chat template. No prompt is ever logged.
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from specserve_profiler.contract.reasons import ProfilingError
 from specserve_profiler.contract.request import PromptSource, Workload
@@ -40,8 +41,8 @@ class Tokenizer(Protocol):
         """Token ids of a text."""
         ...
 
-    async def tokenize_chat(self, messages: Sequence[tuple[str, str]]) -> list[int] | None:
-        """Token ids of a chat of (role, text) up to the reply; None where the model has no chat template."""
+    async def tokenize_chat(self, chat: Mapping[str, Any]) -> list[int] | None:
+        """Token ids of a chat (``Entry.chat``) up to the reply; None where the model has no chat template."""
         ...
 
 
@@ -73,29 +74,48 @@ async def tokenize(
     workload: Workload,
     max_model_len: int,
     say: Callable[[str], None] = lambda _: None,
+    vocabulary: int | None = None,
 ) -> Prompts:
     """The prompts as token ids, cut so that an output fits after them, at most ``MOST_PROMPTS``, drawn by the seed.
 
     A chat is what the engine's chat template makes of it, up to the beginning of the reply; where the model has none,
-    what the user says last. Raises ProfilingError: PromptsInvalid, EngineFailed.
+    what the user says last. Token ids stay as they are; each must be below ``vocabulary``.
+    Raises ProfilingError, with the line of the prompt: PromptsInvalid, EngineFailed.
     """
     length = min(workload.prompt_tokens, max_model_len - workload.output_tokens)
     drawn = random.Random(workload.seed).sample(list(entries), min(len(entries), MOST_PROMPTS))  # noqa: S311
-    template = await _Template.of(engine) if any(entry.messages for entry in drawn) else None
+    template = await _Template.of(engine) if any(entry.chat for entry in drawn) else None
     if template is not None and not template.there:
         say("the model has no chat template: of each chat, what the user says last is the prompt")
     places = asyncio.Semaphore(_AT_ONCE)
 
     async def one(entry: Entry) -> tuple[int, ...]:
+        if entry.ids:
+            _known(entry, vocabulary)
+            return cut(entry.ids, length)
         async with places:
             chat = None
-            if entry.messages and template is not None and template.there:
-                chat = await engine.tokenize_chat(entry.messages)
+            if entry.chat and template is not None and template.there:
+                chat = await engine.tokenize_chat(json.loads(entry.chat))
             if chat is not None and template is not None:
                 return cut(chat, length, template.end)
             return cut(await engine.tokenize(entry.text), length)
 
-    return Prompts.of(await asyncio.gather(*(one(entry) for entry in drawn)), length)
+    async def told(entry: Entry) -> tuple[int, ...]:
+        try:
+            return await one(entry)
+        except ProfilingError as error:
+            raise ProfilingError(error.reason, f"{entry.where}: {error}" if entry.where else str(error)) from None
+
+    return Prompts.of(await asyncio.gather(*(told(entry) for entry in drawn)), length)
+
+
+def _known(entry: Entry, vocabulary: int | None) -> None:
+    if vocabulary is not None and max(entry.ids) >= vocabulary:
+        raise ProfilingError(
+            "PromptsInvalid",
+            f"token id {max(entry.ids)} is beyond the model's vocabulary of {vocabulary}: give its own tokenizer's ids",
+        )
 
 
 @dataclass(frozen=True)
@@ -109,7 +129,9 @@ class _Template:
     @classmethod
     async def of(cls, engine: Tokenizer) -> _Template:
         """By two short chats: what they have in common at the end is the template's."""
-        first, second = [await engine.tokenize_chat((("user", word),)) for word in ("one", "2")]
+        first, second = [
+            await engine.tokenize_chat({"messages": [{"role": "user", "content": word}]}) for word in ("one", "2")
+        ]
         if first is None or second is None:
             return cls(there=False)
         end = 0

@@ -75,7 +75,9 @@ class Lab:
                 "EngineUnsupported", "the engine did not load the probe: its version ignores --scheduler-cls"
             ) from error
         if self.prompts is None:
-            self.prompts = await tokenize(self._entries, engine, request.workload, limits.max_model_len, say)
+            self.prompts = await tokenize(
+                self._entries, engine, request.workload, limits.max_model_len, say, limits.vocabulary
+            )
             warning = self.prompts.reuse_warning(max(request.batch_sizes))
             if warning is not None:
                 self.warn(warning)

@@ -1,6 +1,7 @@
 """Starting and stopping an engine's processes. The engine here is a few lines of Python; tests/engine has vLLM."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -57,6 +58,10 @@ async def gone(pid: int) -> bool:
 def soon() -> float:
     """A time by which an engine of a few lines has booted, or ended."""
     return time.monotonic() + patience(20)
+
+
+def user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
 
 
 def command(script: str, *arguments: object) -> list[str]:
@@ -263,8 +268,32 @@ async def test_what_the_engine_says_of_a_prompt_is_told_without_the_prompt(tmp_p
     )
     async with running(command(echo, port, child_file), port, tmp_path, soon(), print) as engine:
         with pytest.raises(ProfilingError, match="answered /tokenize with status 400: refused: ") as caught:
-            await engine.tokenize_chat([("system", "be brief"), ("user", "my diagnosis")])
+            await engine.tokenize_chat({"messages": [{"role": "system", "content": "be brief"}, user("my diagnosis")]})
     assert "my diagnosis" not in str(caught.value) and "be brief" not in str(caught.value)
+
+
+@pytest.mark.parametrize("quoted", ["said", "repr(json.loads(said))"])
+@pytest.mark.parametrize("secret", ['it"s\nmy diagnosis', "моя\nдиагноз тайна", "'HIV'", "HIV"])
+async def test_no_spelling_of_a_prompt_is_told(tmp_path: Path, secret: str, quoted: str) -> None:
+    """Engines quote a request as JSON or as Python's repr, where quotes, ends of lines and letters look otherwise."""
+    port, child_file = free_port(), tmp_path / "child"
+    echo = SERVER.replace("import http", "import json, http").replace(
+        'self.wfile.write(b"no such thing")',
+        'said = self.rfile.read(int(self.headers["content-length"])).decode()\n'
+        f'        self.wfile.write(("no user may say that: " + {quoted}).encode())',
+    )
+    chat = {"messages": [user(secret)], "tools": [{"type": "function", "function": {"name": secret}}]}
+    async with running(command(echo, port, child_file), port, tmp_path, soon(), print) as engine:
+        with pytest.raises(ProfilingError, match="status 400: no user may say that: ") as of_chat:
+            await engine.tokenize_chat(chat)
+        with pytest.raises(ProfilingError, match="status 400: no user may say that: ") as of_text:
+            await engine.tokenize(secret)
+        with pytest.raises(ProfilingError, match="status 400: no user may say that: ") as of_ids:
+            await engine.complete([[4711, 4712, 4713, 4714]])
+    assert of_chat.value.reason == of_text.value.reason == "PromptsInvalid"
+    assert of_ids.value.reason == "EngineFailed" and "4712" not in str(of_ids.value)
+    for word in ("diagnosis", "диагноз", json.dumps("диагноз")[1:-1], "HIV"):
+        assert word not in str(of_chat.value) and word not in str(of_text.value)
 
 
 async def test_a_request_carries_our_name_and_a_chat_without_template_is_told_apart(tmp_path: Path) -> None:
@@ -278,4 +307,4 @@ async def test_a_request_carries_our_name_and_a_chat_without_template_is_told_ap
     )
     async with running(command(answers, port, child_file), port, tmp_path, soon(), print) as engine:
         assert await engine.complete([[1]], request_id="g7x", max_tokens=1) == {"name": "g7x"}
-        assert await engine.tokenize_chat([("user", "hello")]) is None
+        assert await engine.tokenize_chat({"messages": [user("hello")]}) is None

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,23 @@ from devcluster.pace import patience
 from specserve_profiler.contract.reasons import ProfilingError
 from specserve_profiler.contract.request import HubDataset, PromptSource, Workload
 from specserve_profiler.prompts.datasets import choose_files
-from specserve_profiler.prompts.entries import Entry, NoPromptError, csv_rows, entry_of, parse
+from specserve_profiler.prompts.entries import Entry, NoPromptError, csv_rows, entries_of, parse
 from specserve_profiler.prompts.workload import Prompts, cohort_prompt_tokens, cut, load, tokenize
 
 NEVER_SHOWN = "my diagnosis"
 
 
+def chat(text: str, *messages: dict[str, Any], **more: Any) -> Entry:
+    """A chat as the engine is asked for its tokens; ``text`` is what the user says last."""
+    return Entry(text, json.dumps({"messages": messages, **more}, ensure_ascii=False))
+
+
+def said(role: str, content: Any, **more: Any) -> dict[str, Any]:
+    return {"role": role, "content": content, **more}
+
+
 def user(text: str) -> Entry:
-    return Entry(text, (("user", text),))
+    return chat(text, said("user", text))
 
 
 @pytest.mark.parametrize(
@@ -30,7 +39,6 @@ def user(text: str) -> Entry:
         ({"text": "Once"}, Entry("Once")),
         ({"question": "Why?"}, user("Why?")),
         ({"turns": ["First", "Second"]}, user("First")),  # MT-Bench
-        ({"prompt": ["First", "Second"]}, user("First")),
         (
             {
                 "conversations": [
@@ -40,7 +48,7 @@ def user(text: str) -> Entry:
                     {"from": "human", "value": "Bye."},
                 ]
             },
-            Entry("Hello?", (("system", "be brief"), ("user", "Hello?"))),
+            chat("Hello?", said("system", "be brief"), said("user", "Hello?")),
         ),
         (
             {
@@ -51,18 +59,23 @@ def user(text: str) -> Entry:
                     {"role": "assistant", "content": "the answer that is not to be given away"},
                 ]
             },
-            Entry("Two", (("user", "One"), ("assistant", ""), ("user", "Two"))),
+            chat(
+                "Two",
+                said("user", "One"),
+                said("assistant", None, tool_calls=[]),
+                said("user", [{"type": "text", "text": "T"}, {"type": "text", "text": "wo"}]),
+            ),
         ),
     ],
 )
 def test_each_form_of_a_prompt_is_read(row: dict[str, Any], expected: Entry) -> None:
-    assert entry_of(row) == expected
+    assert entries_of(row) == [expected]
 
 
 def test_a_column_can_be_named() -> None:
-    assert entry_of({"prompt": "no", "story": "yes"}, "story") == user("yes")
+    assert entries_of({"prompt": "no", "story": "yes"}, "story") == [user("yes")]
     with pytest.raises(NoPromptError, match="has no column tale; its columns: prompt, story"):
-        entry_of({"prompt": "no", "story": "yes"}, "tale")
+        entries_of({"prompt": "no", "story": "yes"}, "tale")
 
 
 def write(directory: Path, content: str | bytes) -> PromptSource:
@@ -121,12 +134,12 @@ def test_what_editors_and_corpora_leave_in_a_file_is_read(content: bytes, expect
 async def test_a_dump_of_conversations_is_read_without_those_that_nobody_began(tmp_path: Path) -> None:
     turns = [[{"from": "human", "value": f"Hello {i}"}] for i in range(5)]
     rows = [{"id": "x", "conversations": turn} for turn in [*turns, [], [{"from": "gpt", "value": "Hi"}]]]
-    said: list[str] = []
+    told: list[str] = []
 
-    entries = await load(write(tmp_path, json.dumps(rows)), said.append)
+    entries = await load(write(tmp_path, json.dumps(rows)), told.append)
 
     assert entries == [user(f"Hello {i}") for i in range(5)]
-    assert said == [f"5 prompts from {tmp_path}/prompts.jsonl; 2 more have no prompt and are left out"]
+    assert told == [f"5 prompts from {tmp_path}/prompts.jsonl; 2 more have no prompt and are left out"]
 
 
 async def test_a_missing_file_is_named() -> None:
@@ -153,7 +166,7 @@ def test_reading_that_hangs_does_not_outlive_being_asked_to_stop(monkeypatch: py
 
 def test_csv_fields_may_hold_lists() -> None:
     rows = [{"turns": '["First", "Second"]'}, {"turns": "[sic] a text"}]
-    assert [entry_of(row).text for _, row in csv_rows(rows, "x.csv")] == ["First", "[sic] a text"]
+    assert [entries_of(row)[0].text for _, row in csv_rows(rows, "x.csv")] == ["First", "[sic] a text"]
 
 
 FILES = [
@@ -195,10 +208,10 @@ class Words:
     async def tokenize(self, text: str) -> list[int]:
         return [int(word) for word in text.split()]
 
-    async def tokenize_chat(self, messages: Sequence[tuple[str, str]]) -> list[int] | None:
+    async def tokenize_chat(self, chat: Mapping[str, Any]) -> list[int] | None:
         if not self.template:
             return None
-        return [t for _, text in messages for t in (901, *map(len, text.split()), 902, 903)]
+        return [t for m in chat["messages"] for t in (901, *map(len, m["content"].split()), 902, 903)]
 
 
 WORKLOAD = Workload(prompt_tokens=6, output_tokens=10)
@@ -244,13 +257,13 @@ async def test_a_chat_is_what_the_template_makes_of_it_and_keeps_its_end_when_it
 
 
 async def test_without_a_chat_template_the_last_user_text_is_the_prompt_and_that_is_said() -> None:
-    said: list[str] = []
-    entries = [Entry(f"{i} 7", (("system", "brief"), ("user", f"{i} 7"))) for i in range(4)]
+    told: list[str] = []
+    entries = [chat(f"{i} 7", said("system", "brief"), said("user", f"{i} 7")) for i in range(4)]
 
-    prompts = await tokenize(entries, Words(template=False), WORKLOAD, 100, said.append)
+    prompts = await tokenize(entries, Words(template=False), WORKLOAD, 100, told.append)
 
     assert sorted(prompts.ids) == [(0, 7), (1, 7), (2, 7), (3, 7)]
-    assert said == ["the model has no chat template: of each chat, what the user says last is the prompt"]
+    assert told == ["the model has no chat template: of each chat, what the user says last is the prompt"]
 
 
 async def test_an_output_fits_after_every_prompt() -> None:
