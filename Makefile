@@ -7,8 +7,10 @@ PYTHON ?= python3
 VENV := .venv
 RUN := PYTHONPATH=operator:profiler_job:dev $(VENV)/bin/python
 PYTEST := $(VENV)/bin/pytest
+# Side by side; tests of one file stay together, for they share what is costly to make.
+PYTEST_LIGHT := $(PYTEST) --numprocesses=logical --maxprocesses=8 --dist=loadfile
 
-.PHONY: help demo demo-down test test-fast test-pure test-api test-engine test-e2e test-gpu lint format rooms crds golden \
+.PHONY: help demo demo-down test soak test-fast test-api test-engine test-e2e test-gpu lint format rooms crds golden \
         locks image cluster-up cluster-down clean bench-profile bench-serving bench-repeat
 
 help:  ## this list
@@ -29,13 +31,13 @@ demo: venv  ## the main job end to end, on the embedded cluster or on that of KU
 demo-down: venv  ## take away what the demo made
 	$(RUN) -m demo down
 
-test: lint test-pure test-api test-engine test-e2e  ## everything: the real cluster and the real vLLM included
+test: lint test-fast test-api test-engine test-e2e  ## everything: the real cluster and the real vLLM included
 
 test-fast: venv  ## what needs neither cluster nor engine
-	$(PYTEST) tests/unit tests/manifests
+	$(PYTEST_LIGHT) tests/unit tests/manifests
 
-test-pure: venv
-	$(PYTEST) tests/unit tests/manifests
+soak: venv  ## the same with simulations and searches at full length: the figures of docs/method.md
+	SPECSERVE_SOAK=1 $(PYTEST_LIGHT) tests/unit
 
 test-api: venv  ## against a real API server
 	$(PYTEST) tests/api

@@ -15,6 +15,7 @@ from itertools import pairwise
 from statistics import fmean, stdev
 
 import pytest
+from tests.soak import runs
 from tests.unit.profiler.simulator import Engine, dense, mixture_of_experts, sample_acceptance, sample_grid, share
 
 from specserve_profiler.contract.profile import Acceptance, AcceptanceContrast, Interval
@@ -28,7 +29,8 @@ _log = logging.getLogger(__name__)
 
 KS = (0, 1, 2, 3, 5)
 SIZES = (4, 32)
-RUNS = 200
+WHOLE = 200
+RUNS = runs(50, WHOLE)
 TRUE_AL = {0: 1.0, 1: 1.5432, 2: 1.8382, 3: 2.0161, 5: 2.1773}
 """Of the simulator's texts: 40,000 prompts at each K, standard errors 0.0008 to 0.0028."""
 PAIRS = [(k, other) for k in KS for other in KS if other < k]
@@ -51,7 +53,7 @@ class Outcomes:
         """Mean error within ``tolerance`` or three standard errors (runs are the units), coverage about 95 %."""
         bias, error = fmean(self.by_run), stdev(self.by_run) / math.sqrt(len(self.by_run))
         _log.info("%s: covered %.3f, bias %+.4f +- %.4f", kind, share(self.covered), bias, 1.96 * error)
-        assert abs(bias) < tolerance + 3 * error and error < 0.005
+        assert abs(bias) < tolerance + 3 * error and error < 0.005 * math.sqrt(WHOLE / RUNS)
         assert 0.92 <= share(self.covered) <= 0.985
 
 
@@ -127,7 +129,7 @@ def test_width_of_a_confidence_sequence() -> None:
 def test_a_confidence_sequence_holds_at_every_look_and_a_t_interval_does_not() -> None:
     """Heavy-tailed differences, 300 of them, looked at after each from the 20th on."""
     sequence, naive = [], []
-    for seed in range(300):
+    for seed in range(runs(100, 300)):
         dice = random.Random(seed)  # noqa: S311 - a simulation
         total = squares = 0.0
         within, within_t = True, True
@@ -151,7 +153,7 @@ def test_a_known_best_k_is_within_one_per_cent_of_the_best(
 ) -> None:
     """The worlds have rivals 0.6 to 2.2 % behind the best. MoE: best K = 2, 3 and 5, not monotone beyond."""
     good, known = [], []
-    for seed in range(40):
+    for seed in range(runs(10, 40)):
         engine = Engine(itl_ms, seed=seed)
         grid, _ = sample_grid(engine, GridSampler(dict.fromkeys(sizes, KS), known_acceptance(), 200, {}, 256))
         itl = {(cell.batch_size, cell.k): cell.itl_ms or math.inf for cell in grid.cells}
@@ -261,7 +263,7 @@ def test_drift_between_boots_and_between_cells(memory_ms: float) -> None:
     truth = dense(8, 3) / dense(8, 0)
     naive_errors, naive_covered, covered = [], [], []
     errors = []
-    for seed in range(100):
+    for seed in range(runs(40, 100)):
         alone = []
         engine = Engine(seed=seed, memory_ms=memory_ms)
         for k in (0, 3):
@@ -288,7 +290,7 @@ def test_drift_between_boots_and_between_cells(memory_ms: float) -> None:
 def test_the_step_as_unit_of_acceptance() -> None:
     """Naive: each request-step an observation of its own. Prompts differ, so there are far fewer."""
     naive, ours = [], []
-    for seed in range(200):
+    for seed in range(runs(100, 200)):
         chains = [Engine(seed=seed).chain(prompt, 3) for prompt in range(64)]
         emitted = [int(character) for chain in chains for character in chain]
         mean = fmean(emitted)
@@ -325,7 +327,7 @@ def test_one_plus_the_sum_of_acceptance_rates_at_kmax() -> None:
 def test_unlike_prompts_for_each_k() -> None:
     """Naive: K = 1 on one half of the prompts, K = 3 on the other; just as many generations."""
     naive, ours = [], []
-    for seed in range(100):
+    for seed in range(runs(40, 100)):
         engine = Engine(seed=seed)
         chains = {1: [engine.chain(p, 1) for p in range(32)], 3: [engine.chain(p, 3) for p in range(32, 64)]}
         lengths = {k: sum(map(int, "".join(found))) / len("".join(found)) for k, found in chains.items()}

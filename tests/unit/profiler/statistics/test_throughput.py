@@ -10,6 +10,7 @@ from itertools import pairwise
 from statistics import fmean
 
 import pytest
+from tests.soak import runs
 from tests.unit.profiler.simulator import Engine, share
 
 from specserve_profiler.contract.steps import Step
@@ -60,20 +61,20 @@ def eight_windows(steps: Sequence[Step]) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize(
-    ("concurrency", "requests", "runs", "coverage", "naive"),
+    ("concurrency", "requests", "seeds", "coverage", "naive"),
     [
-        (1, 3, 500, 0.87, 0.86),
-        (1, 8, 400, 0.94, 0.93),
-        (1, 20, 200, 0.93, None),
-        (16, 3, 300, 0.91, 0.89),
-        (16, 8, 300, 0.93, None),
+        (1, 3, runs(250, 500), 0.87, 0.86),
+        (1, 8, runs(200, 400), 0.94, 0.93),
+        (1, 20, runs(100, 200), 0.93, None),
+        (16, 3, runs(150, 300), 0.91, 0.89),
+        (16, 8, runs(100, 300), 0.93, None),
     ],
 )
-def test_throughput_covers(concurrency: int, requests: int, runs: int, coverage: float, naive: float | None) -> None:
+def test_throughput_covers(concurrency: int, requests: int, seeds: int, coverage: float, naive: float | None) -> None:
     """Loops of 3 (they say least of their own error), 8 and 20 requests of a client. Naive: always eight windows."""
     truth = concurrency * TRUE_AL / 0.010
     errors, covered, without = [], [], []
-    for seed in range(runs):
+    for seed in range(seeds):
         steps = closed_loop(seed, concurrency, round(requests * REQUEST_STEPS))
         found = estimate.loop_throughput(steps, concurrency)
         errors.append(math.log(found.mean / truth))
