@@ -146,6 +146,7 @@ def _split(words: list[str]) -> tuple[list[str], list[str] | None]:
 
 def _refuse(text: str, asked: str, code: int) -> int:
     name = f"{NAME} {asked}" if asked in COMMANDS else NAME
-    hint = f"\n{name} --help teaches its use" if code == USAGE else ""
-    output.tell(f"{name}: {text}".replace("\n", "\n  ") + hint)
+    first, *rest = text.split("\n")
+    hint = [f"{name} --help teaches its use"] if code == USAGE else []
+    output.tell(f"{name}: {first}", *(f"  {line}" for line in rest), *hint)
     return code

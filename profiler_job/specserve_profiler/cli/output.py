@@ -93,10 +93,10 @@ def put_lines(lines: Iterable[str]) -> None:
     put("\n".join(map(plain, lines)))
 
 
-def tell(text: str) -> None:
+def tell(*lines: str) -> None:
     """Words for a person beside a result: on stderr, or nowhere where that cannot be written."""
     try:
-        sys.stderr.write(_ended(text))
+        sys.stderr.write("".join(f"{plain(line)}\n" for line in lines))
         sys.stderr.flush()
     except OSError:
         let_go(sys.stderr)

@@ -16,7 +16,6 @@ from pydantic import ValidationError
 from specserve_profiler.cli import load, output
 from specserve_profiler.cli.faults import FaultError, explain
 from specserve_profiler.cli.load import read_finished
-from specserve_profiler.contract.plain import plain
 from specserve_profiler.contract.profile import Arm, Decision, Profile, Row
 from specserve_profiler.contract.request import METHODS_WITH_DRAFTER, Speculation
 from specserve_profiler.dialect import render as rendering
@@ -74,7 +73,7 @@ def render(
         output.put_json({"arguments": words, "config": config, "warnings": warnings})
         return 0
     for warning in warnings:
-        output.tell(plain(f"warning: {warning}"))
+        output.tell(f"warning: {warning}")
     if config is None:
         output.tell("serve without --speculative-config: there is nothing to add")
     else:

@@ -46,7 +46,7 @@ def report(
     if as_json:
         output.put_json({"files": [str(path) for path in files]})
     elif files:
-        output.tell("\n".join(f"written: {path}" for path in files))
+        output.tell(*(f"written: {path}" for path in files))
     return 0
 
 

@@ -313,4 +313,5 @@ def _plan_text(request: ProfileRequest) -> str:
     import yaml
 
     values = request.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+    # What a terminal must not get is written as YAML escapes it, with all else that is no ASCII.
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=request.to_json().isprintable())

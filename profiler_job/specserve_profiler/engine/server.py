@@ -39,6 +39,7 @@ _AFTER_SECONDS = 1.0
 _HEALTH_INTERVAL = 0.2
 _POLLS_A_LOOK = 5
 _POLL_SECONDS = 0.1
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _LAST_LINES_SECONDS = 0.3
 """An engine that has ended is given this long for its last lines to arrive."""
 
@@ -181,7 +182,7 @@ class Engine:
             self._log_line(rest, write)
 
     def _log_line(self, line: bytes, write: Callable[[str], None]) -> None:
-        text = line.decode(errors="replace").rstrip()
+        text = _COLOUR.sub("", line.decode(errors="replace").rstrip().rpartition("\r")[2])
         self._tail.append(text)
         write(text)
 

@@ -9,6 +9,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from specserve_profiler import __version__
+from specserve_profiler.contract.plain import plain
 from specserve_profiler.contract.profile import Cell, PartialProfile, Profile
 from specserve_profiler.contract.request import ProfileRequest
 from specserve_profiler.reports.figures import pictures
@@ -22,10 +23,11 @@ _STOPPED = {"Known": "the best K is known", "Budget": "the time was over"}
 
 
 def page(profiles: Sequence[Profile | PartialProfile]) -> str:
-    """The page. All text of a profile is escaped: names of models are somebody else's."""
+    """The page. All text of a profile is escaped: names of models are somebody else's, and turn no line around."""
     articles = [_view(profile, f"p{index}") for index, profile in enumerate(profiles)]
     title = articles[0]["title"] if len(articles) == 1 else f"{len(articles)} profiles"
-    return _environment().get_template("page.html").render(articles=articles, title=title, version=__version__)
+    made = _environment().get_template("page.html").render(articles=articles, title=title, version=__version__)
+    return plain(made, "\n\t")
 
 
 def _environment() -> Environment:

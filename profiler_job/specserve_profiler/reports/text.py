@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Sequence
 
+from specserve_profiler.contract.plain import plain
 from specserve_profiler.contract.profile import Decision, Interval, Measurements, PartialProfile, Profile, short_table
 from specserve_profiler.reports.reading import Reading, number, percent
 
@@ -48,7 +49,7 @@ def _heading(profile: Profile | PartialProfile) -> str:
     if isinstance(profile, PartialProfile):
         lines += [_wrapped(f"PARTIAL profile, {when}: {profile.partial}"), "Serve nothing on its ground."]
     else:
-        lines.append(f"Profile {profile.key}, {when}")
+        lines.append(_wrapped(f"Profile {profile.key}, {when}"))
     device = f" on {measured.device}" if measured.device else ""
     context = f"mean context {measured.mean_context_tokens:.0f} tokens"
     lines.append(_wrapped(f"vLLM {measured.engine_version} ({measured.scheduler} scheduler){device}, {context}"))
@@ -196,8 +197,8 @@ def _section(title: str, lines: Sequence[str]) -> str:
 
 
 def _wrapped(text: str, indent: str = "") -> str:
-    """Lines of at most ``WIDTH``; a longer word, such as a path, is broken."""
-    return textwrap.fill(text, WIDTH, initial_indent=indent, subsequent_indent=indent + "    ")
+    """Lines of at most ``WIDTH``; a longer word, such as a path, is broken. Names of others stay within them."""
+    return textwrap.fill(plain(text, "\n"), WIDTH, initial_indent=indent, subsequent_indent=indent + "    ")
 
 
 def _mean(interval: Interval | None) -> float | None:

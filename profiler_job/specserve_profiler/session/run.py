@@ -93,7 +93,7 @@ async def guarded(session: Session, asked: list[int]) -> Decision:
         return task.result()
     except asyncio.CancelledError:
         raise ProfilingError(
-            "Interrupted", f"the profiler was asked to stop while it was busy with: {boots.doing}. It starts anew."
+            "Interrupted", f"the profiler was asked to stop while it was busy with: {boots.doing}."
         ) from None
 
 
