@@ -1,6 +1,7 @@
 """What is rendered is what vLLM reads, and what is refused would have come through."""
 
 import json
+import math
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from devcluster.pace import patience
 from specserve_profiler.contract.request import Engine, Speculation
 from specserve_profiler.dialect import render
-from specserve_profiler.dialect.arguments import refused_arguments
+from specserve_profiler.dialect.arguments import most_values, refused_arguments
 
 pytestmark = pytest.mark.vllm
 PARSER = Path(__file__).parent / "parse_arguments.py"
@@ -45,7 +46,7 @@ SMUGGLED: list[tuple[list[str], str]] = [
 
 @pytest.fixture(scope="module")
 def parse(engine_python: Path, engine_environment: dict[str, str]) -> Any:
-    def run(lines: list[list[str]]) -> list[dict[str, Any] | None]:
+    def run(lines: list[Any]) -> list[dict[str, Any] | None]:
         done = subprocess.run(
             [engine_python, PARSER],
             input="".join(json.dumps(line) + "\n" for line in lines),
@@ -82,3 +83,13 @@ def test_rendered_arguments_and_smuggled_spellings_mean_to_vllm_what_we_say(pars
     for (arguments, flag), found in zip(SMUGGLED, smuggled, strict=True):
         assert found is not None and list(found) == [flag], f"vLLM reads {arguments} as {found}"
         assert refused_arguments(arguments), f"{arguments} would have passed"
+
+
+def test_we_know_how_many_values_each_flag_takes(parse: Any) -> None:
+    taken, stray = parse(["flags", ["--model=m", "--enforce-eager", "x"]])
+    values = {None: 1, "?": 1, 0: 0, "+": math.inf}
+    checked = {flag: nargs for flag, nargs in taken.items() if not refused_arguments([flag])}
+
+    assert stray["model_tag"] == "x"
+    assert len(checked) > 200
+    assert [flag for flag, nargs in checked.items() if most_values(flag) != values[nargs]] == []

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,15 +19,33 @@ if TYPE_CHECKING:  # a `--help` does not wait for the models
     from specserve_profiler.contract.profile import PartialProfile, Profile
 
 
+def check_all_writable(files: Mapping[str, Path | None]) -> None:
+    """The same for the files of several flags, each of which must be another one."""
+    seen: dict[Path, str] = {}
+    for flag, path in files.items():
+        check_writable(path, flag)
+        if path is not None and (path.is_file() or not path.exists()):
+            other = seen.setdefault(path.resolve(), flag)
+            if other != flag:
+                raise FaultError(f"{flag}: give another file than {other}")
+
+
+_ROOM = 1 << 20
+"""Bytes; the largest profile and report take less."""
+
+
 def check_writable(path: Path | None, flag: str = "--output") -> None:
     """Raises FaultError where a result could not be written: before an hour of measuring, not after it."""
     if path is None:
         return
     folder = path.resolve().parent
-    if path.is_dir() or not folder.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+    device = path.exists() and not path.is_file()
+    if path.is_dir() or not folder.is_dir() or not os.access(path if device else folder, os.W_OK):
         raise FaultError(
             f"{flag}: {path} cannot be written: give a file in a folder that is there and can be written to"
         )
+    if not device and shutil.disk_usage(folder).free < _ROOM:
+        raise FaultError(f"{flag}: {path} cannot be written: its disk is full", exit_code("DiskFull"))
 
 
 def write(path: Path, content: str | bytes) -> None:

@@ -17,7 +17,7 @@ from specserve_profiler.cli.written import WrittenError, read_written
 from specserve_profiler.contract.request import METHODS_WITH_DRAFTER, MT_BENCH, ProfileRequest
 from specserve_profiler.dialect import support
 from specserve_profiler.dialect.arguments import refused_arguments
-from specserve_profiler.reports.flags import FLAGS, flag_of
+from specserve_profiler.reports.flags import FLAGS, as_flags, flag_of
 from specserve_profiler.statistics.grid import default_batch_sizes
 
 Values = dict[str, Any]
@@ -32,8 +32,19 @@ def build(plan: Values, flags: Mapping[str, Any], engine_arguments: Sequence[str
     except ValidationError as error:
         raise FaultError(explain(error, ProfileRequest, flag_of)) from error
     for argument, why in refused_arguments(request.engine.args):
-        raise FaultError(f"engine argument {argument}: {why}")
+        raise FaultError(f"engine argument {argument}: {as_flags(why)}")
     return request
+
+
+def check_models(request: ProfileRequest) -> None:
+    """Raises FaultError for a revision of what has none: vLLM would not say that it takes no notice of it."""
+    drafter = request.speculation
+    for flag, name, revision in (
+        ("--revision", request.model, request.revision),
+        ("--draft-revision", drafter.model, drafter.revision),
+    ):
+        if revision is not None and name is not None and Path(name).is_dir():
+            raise FaultError(f"{flag}: {name} is a folder, which has no revisions; leave it out")
 
 
 def merged(plan: Values, flags: Mapping[str, Any], engine_arguments: Sequence[str] | None) -> Values:
@@ -97,6 +108,8 @@ def weights(text: str) -> dict[str, float]:
         pairs = [(int(size), float(share)) for size, share in (word.split(":") for word in text.split(","))]
     except ValueError:
         raise FaultError(f"--weights: {text!r}: give BATCH_SIZE:SHARE with commas between, such as 1:5,32:1") from None
+    if any(size < 1 for size, _ in pairs):
+        raise FaultError(f"--weights: {text!r}: batch sizes begin at 1")
     found = {str(size): share for size, share in pairs}
     if len(found) < len(pairs):
         raise FaultError(f"--weights: {text!r}: a batch size is there twice")

@@ -19,6 +19,7 @@ from specserve_profiler.cli.live import LiveView
 from specserve_profiler.contract.profile import Failure, PartialProfile, Profile
 from specserve_profiler.contract.reasons import exit_code, unwritable
 from specserve_profiler.contract.request import ProfileRequest
+from specserve_profiler.reports.flags import as_flags
 from specserve_profiler.reports.kept import Keeper
 from specserve_profiler.reports.serving import serving_words
 from specserve_profiler.reports.text import report
@@ -185,9 +186,8 @@ def run(
     if dry_run:
         output.put(request.to_json() if as_json else _plan_text(request))
         return 0
-    output.check_writable(out)
-    output.check_writable(engine_log, "--engine-log")
-    output.check_writable(keep_records, "--keep-records")
+    plan.check_models(request)
+    output.check_all_writable({"--output": out, "--engine-log": engine_log, "--keep-records": keep_records})
     keeper = Keeper() if keep_records is not None else None
     outcome = _execute(request, engine_log, keeper)
     kept = keeper is None or _kept(keep_records, keeper, outcome)
@@ -265,6 +265,25 @@ def _lines(engine_log: Path | None) -> Iterator[Listener]:
 def _finish(request: ProfileRequest, outcome: Outcome, out: Path | None, *, as_json: bool) -> int:
     result = outcome.profile or outcome.partial
     written = _written(out, result) if result is not None else None
+    try:
+        return _told(request, outcome, out, written, as_json=as_json)
+    except FaultError as fault:  # stdout cannot be written
+        if result is None or written is not None:
+            raise
+        raise FaultError(f"{fault}; the result is in {_rescued(result)}", fault.code) from fault
+
+
+def _rescued(result: Profile | PartialProfile) -> str:
+    """The name of a file with a result that went nowhere else; or why there is none."""
+    try:
+        with tempfile.NamedTemporaryFile("w", prefix="specserve-profile-", suffix=".json", delete=False) as file:
+            file.write(result.to_json() + "\n")
+    except OSError as error:
+        return f"no file either: {error.strerror}"
+    return file.name
+
+
+def _told(request: ProfileRequest, outcome: Outcome, out: Path | None, written: Path | None, *, as_json: bool) -> int:
     if outcome.profile is not None:
         if as_json:
             output.put(outcome.profile.to_json())
@@ -276,14 +295,15 @@ def _finish(request: ProfileRequest, outcome: Outcome, out: Path | None, *, as_j
             output.put(outcome.profile.to_json())
         return exit_code("OutputUnwritable")
     failure = outcome.failure or Failure(reason="ProfilerFailed", message="the run ended without a result")
+    failure = failure.model_copy(update={"message": as_flags(failure.message)})
     if as_json:
         kept = _dumped(outcome.partial) if written is None else str(written)
         output.put_json({"failure": failure.model_dump(mode="json"), "partial": kept})
     output.tell(f"no profile: {failure.reason}: {failure.message}")
     if written is not None:
         output.tell(f"what was measured until then is in {written}: specserve-profile report {written}")
-    elif out is not None and result is not None and not as_json:
-        output.put(result.to_json())
+    elif out is not None and outcome.partial is not None and not as_json:
+        output.put(outcome.partial.to_json())
     return _code(failure, outcome.signal)
 
 

@@ -115,6 +115,15 @@ class ProfileRequest(Model):
         return self
 
     @model_validator(mode="after")
+    def _weights_can_be_met(self) -> ProfileRequest:
+        for size in self.weights:
+            if not 1 <= size <= self.engine.max_num_seqs:
+                raise ValueError(f"weights: batch size {size} is none of 1 to maxNumSeqs {self.engine.max_num_seqs}")
+        if self.weights and not any(self.weights.values()):
+            raise ValueError("weights: at least one must be above 0; none at all means all alike")
+        return self
+
+    @model_validator(mode="after")
     def _time_is_enough(self) -> ProfileRequest:
         if self.timeout_seconds <= self.measure_seconds:
             raise ValueError(

@@ -6,6 +6,7 @@ vLLM takes underscores for dashes, any unambiguous prefix of a flag, ``--flag=va
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -45,6 +46,31 @@ SINGLE: dict[str, str] = {
     "-dcp": "speculation with decode context parallelism corrupts output silently",
 }
 """Flags that may say 1 only, and why: no table is measured with another value, whatever the method."""
+
+
+def _flags(names: str) -> frozenset[str]:
+    return frozenset(f"--{name}" for name in names.split())
+
+
+_SWITCHES = _flags("""
+aggregate-engine-logging allow-credentials allow-deprecated-quantization async-scheduling cohere-is-reasoning-model
+cudagraph-metrics dcp-q-replicate enforce-eager exclude-tools-when-tool-choice-none fail-on-environ-validation
+fully-sharded-loras help interleave-mm-strings jit-monitor-verbose kv-cache-metrics kv-sharing-fast-prefill
+language-model-only log-error-stack long-prefill-token-threshold-adaptive mm-device-do-normalize mm-encoder-only
+numa-bind ray-workers-use-nsight return-sampling-mask return-tokens-as-token-ids scheduler-reserve-full-isl
+skip-mm-profiling skip-tokenizer-init sleep-mode-offload-cudagraph specialize-active-lora swa-bounded-replay
+tokens-only trust-remote-code trust-request-chat-template trust-request-mm-kwargs use-fp64-gumbel use-replayssm
+use-tqdm-on-load
+""") | {"-ep", "-h"}
+"""Flags of vLLM 0.32 that take no value, beside those that begin with ``--enable-``, ``--disable-`` and ``--no-``."""
+_SEVERAL = _flags("""
+allowed-media-domains collect-detailed-traces cpu-offload-params cudagraph-capture-sizes ignore-patterns
+kv-cache-dtype-skip-layers logits-processors lora-modules lora-target-modules numa-bind-cpus numa-bind-nodes
+offload-params served-model-name sleep-preserve-parameter-names
+""")
+"""Flags that take any number of values."""
+_VALUED = _flags("disable-access-log-for-endpoints kv-cache-dtype long-prefill-token-threshold")
+"""Flags that take a value, although they look like a switch or the beginning of one."""
 
 _NUMBER = re.compile(r"-\d+(\.\d*)?|-\.\d+")
 _COMPILATION = ("--compilation-config", "-cc")
@@ -148,7 +174,31 @@ def refused_arguments(args: Sequence[str]) -> list[tuple[str, str]]:
         why = _why_refused(flag)
         if why is not None:
             refused.append((flag.text, why))
-    return refused
+    return refused + list(_positionals(args))
+
+
+def most_values(argument: str) -> float:
+    """How many arguments vLLM takes for values of this flag; 1 for one that is not known here."""
+    name = argument.partition("=")[0].replace("_", "-")
+    if "=" in argument or (name.startswith("-O") and len(name) > 2):
+        return 0
+    if name in _VALUED:
+        return 1
+    if name.startswith(("--no-", "--enable-", "--disable-")) or any(names(name, full) for full in _SWITCHES):
+        return 0
+    return math.inf if any(names(name, full) for full in _SEVERAL) else 1
+
+
+def _positionals(args: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Arguments that are neither a flag nor a value of one."""
+    flag, left = "", 0.0
+    for argument in args:
+        if is_flag(argument):
+            flag, left = argument, most_values(argument)
+        elif left:
+            left -= 1
+        elif flag:
+            yield argument, f"it is no value of {flag}: vLLM would take it for the model, whatever model.name says"
 
 
 def _why_refused(flag: Flag) -> str | None:

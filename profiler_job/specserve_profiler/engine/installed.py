@@ -49,6 +49,48 @@ def drafter_mismatch(request: ProfileRequest) -> str | None:
     return f"the draft model has a vocabulary of {draft} tokens, its target one of {target}"
 
 
+def unreadable_models(request: ProfileRequest) -> list[str]:
+    """What is wrong with models that are paths: the engine would say so after minutes. A hub's names are the hub's."""
+    named = (("model", request.model), ("speculation.model", request.speculation.model))
+    return [f"{field} {name}: {why}" for field, name in named if name is not None and (why := _unreadable(name))]
+
+
+def _unreadable(name: str) -> str | None:
+    path = Path(name)
+    is_path = name.startswith(("/", ".", "~")) or (name.count("/") > 1 and "://" not in name)
+    try:
+        if not path.exists():
+            return "there is no such folder" if is_path else None
+        if path.is_file():
+            return None if path.suffix == ".gguf" else "it is a file; give the folder that holds it and config.json"
+        known = [file for file in ("config.json", "params.json") if (path / file).is_file()]
+        if not known:
+            return "the folder has no config.json"
+        if not isinstance(json.loads((path / known[0]).read_text(encoding="utf-8")), dict):
+            return f"its {known[0]} is no JSON object"
+    except OSError as error:
+        return error.strerror if is_path else None
+    except (ValueError, RecursionError):
+        return f"its {known[0]} is no JSON"
+    return None
+
+
+def short_drafter(request: ProfileRequest) -> str | None:
+    """What a draft model that knows fewer positions than contexts may have means for speed; None where it does not."""
+    speculation, longest = request.speculation, request.engine.max_model_len
+    if speculation.method != "draft_model":
+        return None  # vLLM lengthens an EAGLE head
+    config = model_config(speculation.model, speculation.revision)
+    known, rope = config.get("max_position_embeddings"), config.get("rope_scaling") or config.get("rope_parameters")
+    stretched = isinstance(rope, dict) and rope.get("rope_type", "default") != "default"
+    if not isinstance(known, int) or known >= longest or stretched:
+        return None
+    return (
+        f"the draft model knows {known} positions, engine.maxModelLen is {longest}: in a step with a longer context "
+        "vLLM drafts for no request at all; choose another drafter, or a smaller maxModelLen"
+    )
+
+
 def engine_version(command: tuple[str, ...]) -> str | None:
     """Version of the vLLM that ``command`` starts; None where that is not the one beside this interpreter."""
     program = shutil.which(command[0]) if command else None

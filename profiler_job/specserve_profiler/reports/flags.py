@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -64,6 +65,8 @@ FLAGS = (
     Flag("verify", "--verify", "Table"),
     Flag("key", "--key", "local"),
 )
+_OF_PROFILE = ("batchSizes", "measureSeconds", "timeoutSeconds")
+"""Fields without a section that are no words of the language."""
 _NAMES = {flag.field: flag.name for flag in FLAGS} | {
     "prompts": "--prompts or --dataset",
     "prompts.hub": "--dataset",
@@ -79,6 +82,20 @@ def flag_of(field: str) -> str:
         if name is not None:
             return name if name.strip("-") == field else f"{name} ({field})"
     return field
+
+
+_SPOKEN = {flag.field: flag.name for flag in FLAGS if "." in flag.field or flag.field in _OF_PROFILE} | {
+    "model.name": "--model",
+    "model.revision": "--revision",
+    "profile.verify": "--verify",
+    "engine.args": "engine arguments",
+}
+_FIELDS = re.compile(rf"\b(?:profile\.)?({'|'.join(map(re.escape, _SPOKEN))})\b")
+
+
+def as_flags(text: str) -> str:
+    """A message in the words of the resource (``set speculation.model``) for somebody who gave flags."""
+    return _FIELDS.sub(lambda found: _SPOKEN[found[1]], text)
 
 
 def command_of(request: ProfileRequest) -> str:

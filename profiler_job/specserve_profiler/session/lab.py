@@ -62,6 +62,8 @@ class Lab:
     async def prepare(self) -> None:
         """All that can be refused before anything boots. Raises ProfilingError."""
         check(self.request)
+        if short := installed.short_drafter(self.request):
+            self.warn(short)
         self.boots.doing = "reading the prompts"
         self._entries = await load(self.request.prompts, say)
 
@@ -150,6 +152,8 @@ def check(request: ProfileRequest) -> None:
     honour = installed.foresee(request)
     if isinstance(honour, support.Refused):
         raise ProfilingError("SpeculationUnsupported", str(honour))
+    if unreadable := installed.unreadable_models(request):
+        raise ProfilingError("ModelUnreadable", "; ".join(unreadable))
     mismatch = installed.drafter_mismatch(request)
     if mismatch is not None:
         raise ProfilingError("DrafterMismatch", f"{mismatch}: choose a drafter that was made for this target")

@@ -180,6 +180,33 @@ def test_a_flag_and_its_value_in_one_argument_are_refused() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "stray"),
+    [
+        (["--enforce-eager", "x"], ["x"]),
+        (["--enforce_eager", "x"], ["x"]),
+        (["--enforce", "x"], ["x"]),
+        (["--no-enable-prefix-caching", "true", "--dtype=half"], ["true"]),
+        (["--enable-lora", "-5"], ["-5"]),
+        (["--dtype", "half", "x", "y"], ["x", "y"]),
+        (["--dtype=half", "x"], ["x"]),
+        (["--served-model-name=a", "b"], ["b"]),
+        (["-O3", "x"], ["x"]),
+        (["-O", "3", "x"], ["x"]),
+        (["-ep", "x"], ["x"]),
+        (["--hf-overrides.a", "b", "c"], ["c"]),
+        (["--served-model-name", "a", "b", "--cudagraph-capture-sizes", "1", "2", "4"], []),
+        (["--enable-lora", "--lora-modules", "a=b", "c=d"], []),
+        (["--a-flag-of-a-later-version", "x"], []),
+    ],
+)
+def test_what_vllm_would_take_for_the_model_is_refused(arguments: list[str], stray: list[str]) -> None:
+    refused = refused_arguments(arguments)
+
+    assert [argument for argument, _ in refused] == stray
+    assert all("vLLM would take it for the model, whatever model.name says" in why for _, why in refused)
+
+
 def test_owned_flags_are_told() -> None:
     assert owned_flags()["--max-num-seqs"] == "set engine.maxNumSeqs"
     assert {"-sc", "-tp", "--port", "--config"} <= set(owned_flags())

@@ -76,3 +76,42 @@ def test_only_the_vllm_beside_this_interpreter_tells_its_version(tmp_path: Path)
     assert installed.engine_version((str(other), "-m", "vllm.entrypoints.openai.api_server")) is None
     assert installed.engine_version(("no-such-program", "serve")) is None
     assert installed.engine_version(()) is None
+
+
+@pytest.mark.parametrize(
+    ("config", "method", "told"),
+    [
+        ({"max_position_embeddings": 512}, "draft_model", True),
+        ({"max_position_embeddings": 512, "rope_parameters": {"rope_type": "default"}}, "draft_model", True),
+        ({"max_position_embeddings": 512, "rope_scaling": {"rope_type": "yarn", "factor": 4}}, "draft_model", False),
+        ({"max_position_embeddings": 1024}, "draft_model", False),
+        ({"max_position_embeddings": "many"}, "draft_model", False),
+        ({}, "draft_model", False),
+        ({"max_position_embeddings": 512}, "eagle3", False),
+    ],
+)
+def test_a_drafter_that_knows_fewer_positions_than_contexts_have(
+    tmp_path: Path, config: dict[str, object], method: str, told: bool
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    asked = request(tmp_path, speculation={"method": method, "model": str(tmp_path), "maxTokens": 3})
+
+    found = installed.short_drafter(asked.model_copy(update={"engine": asked.engine.model_copy(update=LONG)}))
+
+    assert (found or "").startswith("the draft model knows 512 positions, engine.maxModelLen is 1024") is told
+
+
+LONG = {"max_model_len": 1024}
+
+
+def test_models_that_are_paths_are_looked_at_and_names_are_not(tmp_path: Path) -> None:
+    (tmp_path / "mistral").mkdir()
+    (tmp_path / "mistral" / "params.json").write_text("{}")
+    (tmp_path / "m.gguf").write_text("")
+    for model in (f"{tmp_path}/mistral", f"{tmp_path}/m.gguf", "org/name", "name", "s3://bucket/a/b", "x" * 300):
+        assert installed.unreadable_models(request(tmp_path / "mistral", model=model)) == []
+
+    assert installed.unreadable_models(request(tmp_path / "no", model="/no\x00/x")) == [
+        "model /no\x00/x: there is no such folder",
+        f"speculation.model {tmp_path}/no: there is no such folder",
+    ]
