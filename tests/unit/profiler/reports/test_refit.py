@@ -1,4 +1,5 @@
-"""The raw records of a run give its profile again: of a simulated run, whose stages are the real ones."""
+"""The raw records of a run give its profile again: of a simulated run, whose stages are the real ones, and of a real
+one."""
 
 import asyncio
 import gzip
@@ -28,6 +29,10 @@ from specserve_profiler.session.lab import Lab
 from specserve_profiler.session.run import Outcome, _execute
 from specserve_profiler.statistics.acceptance import Generate
 from specserve_profiler.statistics.sampling import Cohort
+
+STORED = Path(__file__).parents[3] / "data" / "records-0.32.0.gz"
+"""A run of the demo pair on the CPU (``run --keep-records``), its paths shortened. Its last line is the profile by the
+estimators of today: one that is changed on purpose changes that line, too."""
 
 
 class Simulated:
@@ -169,6 +174,55 @@ def test_a_run_that_ended_early_is_given_again_as_far_as_it_came(
 
     assert outcome.partial is not None and len(outcome.partial.measurements.baseline) == 2
     assert tree(refit(read_kept(kept))) == tree(outcome.partial)
+
+
+# a real run
+
+
+@pytest.fixture(scope="module")
+def stored() -> bytes:
+    """The records of a real run."""
+    return STORED.read_bytes()
+
+
+def close(value: Any) -> Any:
+    """Numbers as they come out where somebody else's library adds them up."""
+    if isinstance(value, dict):
+        return {name: close(entry) for name, entry in value.items()}
+    if isinstance(value, list):
+        return [close(entry) for entry in value]
+    return pytest.approx(value, rel=1e-9) if isinstance(value, float) else value
+
+
+def test_the_stored_records_of_a_real_run_give_its_profile(stored: bytes) -> None:
+    kept = read_kept(stored)
+    again = refit(kept)
+
+    assert isinstance(kept.result, Profile) and len(kept.records) > 20
+    assert tree(again) == close(tree(kept.result))
+
+
+def test_refit_writes_the_profile_and_says_that_it_is_the_same(
+    stored: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = read_kept(stored).result
+    assert isinstance(result, Profile)
+
+    assert main(["refit", str(STORED), "-o", str(tmp_path / "again.json")]) == 0
+    told = capsys.readouterr()
+    again = Profile.model_validate_json((tmp_path / "again.json").read_text())
+    assert (again.key, again.measured_at, again.request) == (result.key, result.measured_at, result.request)
+    assert again.decision.table == result.decision.table
+    assert told.err == f"as it was decided then: {result.decision.verdict}, {rows_of(result)}\n"
+    assert "tokens" in told.out
+    assert main(["refit", str(STORED), "--json"]) == 0
+    assert Profile.model_validate_json(capsys.readouterr().out) == again
+    assert main(["compare", str(tmp_path / "again.json"), str(tmp_path / "again.json")]) == 0
+
+
+def rows_of(profile: Profile) -> str:
+    """Its table in short."""
+    return " ".join(f"{row.first}-{row.last}:{row.k}" for row in profile.decision.table)
 
 
 # whatever a file holds
