@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from devcluster.pace import patience
+
 ROOT = Path(__file__).parents[4]
 
 
@@ -20,6 +22,6 @@ def shell(line: str, **changes: str) -> subprocess.CompletedProcess[str]:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patience(60),
         check=False,
     )

@@ -10,6 +10,7 @@ import pytest
 from tests.unit.profiler.cli.doors import ROOT
 from tests.unit.profiler.profiles_sample import profile
 
+from devcluster.pace import patience
 from specserve_profiler.cli.app import COMMANDS
 
 HEAVY = {"pydantic", "yaml", "numpy", "aiohttp", "asyncio", "matplotlib", "jinja2", "vllm", "torch"}
@@ -26,7 +27,7 @@ def imported(*arguments: str) -> set[str]:
         env={"PYTHONPATH": str(ROOT / "profiler_job")},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patience(60),
         check=True,
     )
     assert done.stdout

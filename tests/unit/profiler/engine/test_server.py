@@ -131,7 +131,7 @@ async def test_an_engine_that_is_never_healthy_is_given_up(tmp_path: Path) -> No
             command("import time; print('still loading', flush=True); time.sleep(600)"),
             free_port(),
             tmp_path,
-            time.monotonic() + 1.5,
+            time.monotonic() + patience(0.5),
             print,
         ):
             pass

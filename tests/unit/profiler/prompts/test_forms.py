@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from devcluster.pace import patience
 from specserve_profiler.contract.reasons import ProfilingError
 from specserve_profiler.contract.request import PromptSource, Workload
 from specserve_profiler.prompts.entries import Entry, NoPromptError, entries_of, parse
@@ -243,7 +244,7 @@ def test_the_process_ends_before_it_boots_and_says_which_line(tmp_path: Path, nu
         env={"PYTHONPATH": ":".join(sys.path), "PATH": ""},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patience(60),
     )
     assert done.returncode == 3, done.stderr
     assert f"{path}, line 2: {why}" in " ".join(done.stderr.split())
