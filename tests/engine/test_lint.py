@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.engine.conftest import RunInEngine
 
-from specserve_profiler.dialect.lint import lint
+from specserve_profiler.reports.lint import lint
 
 pytestmark = pytest.mark.vllm
 

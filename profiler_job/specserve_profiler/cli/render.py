@@ -21,6 +21,7 @@ from specserve_profiler.contract.request import METHODS_WITH_DRAFTER, Speculatio
 from specserve_profiler.dialect import render as rendering
 from specserve_profiler.dialect.support import RUNNER_VARIABLE, Refused, Warned, foresee
 from specserve_profiler.engine.installed import model_config
+from specserve_profiler.reports import elsewhere
 from specserve_profiler.reports.serving import arm_arguments
 
 _FLAGS = {"method": "--method", "model": "--draft-model", "revision": "--draft-revision", "max_tokens": "--rows"}
@@ -42,16 +43,22 @@ def render(
     ] = None,
     draft_model: Annotated[str | None, typer.Option(help="Draft model, likewise.")] = None,
     draft_revision: Annotated[str | None, typer.Option(help="Its revision.")] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option("--for", metavar="sglang|trtllm", help="Write the table for another engine, to measure it there."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Arguments, configuration and warnings as JSON.")] = False,
 ) -> int:
     """Print the arguments of vLLM that serve a table, for one version of vLLM, quoted for a shell.
 
-    What that version would ignore or break on is refused, with the way out.
+    What that version would ignore or break on is refused, with the way out. A table is right for the engine that it was
+    measured on; with --for SGLang or TensorRT-LLM get its form, and you what does not carry over.
 
     \b
     Examples:
       specserve-profile render profile.json
       specserve-profile render --rows "1-16:4 17-64:2" --method ngram --vllm-version 0.33.0
+      specserve-profile render profile.json --for sglang > adaptive.json
     """
     if (profile is None) == (rows is None):
         raise FaultError('give either a profile or --rows "1-16:4 17-64:2"')
@@ -61,6 +68,10 @@ def render(
     args = found.request.engine.args if found is not None and found.request is not None else ()
     version = load.vllm_version(vllm_version) or (found.measurements.engine_version if found is not None else None)
     speculation = _speculation(found, arm, method, draft_model, draft_revision)
+    if engine is not None:
+        if vllm_version is not None:
+            raise FaultError("--vllm-version: says nothing about another engine")
+        return _elsewhere(engine, arm, speculation, list(_measured_otherwise(speculation, found)), as_json)
     try:
         config = rendering.arm_config(speculation, arm, version)
         words = arm_arguments(speculation, arm, capture, args, version)
@@ -78,6 +89,28 @@ def render(
         output.tell("serve without --speculative-config: there is nothing to add")
     else:
         output.put(shlex.join(words))
+    return 0
+
+
+def _elsewhere(engine: str, arm: Arm, speculation: Speculation, warnings: list[str], as_json: bool) -> int:
+    """The table in another engine's form: the form on stdout, everything that does not carry over on stderr."""
+    if arm.kind != "Table":
+        raise FaultError(f"--for: what was decided is no table but {arm.kind}: there is nothing to write")
+    try:
+        name = elsewhere.named(engine)
+        written = elsewhere.write(name, arm.rows, speculation)
+    except ValueError as error:
+        raise FaultError(f"--for: {error}") from error
+    warnings += written.notes
+    if as_json:
+        output.put_json(
+            {"for": name, "arguments": list(written.arguments), "config": written.config, "warnings": warnings}
+        )
+        return 0
+    output.tell(*(f"warning: {warning}" for warning in warnings))
+    if written.arguments:
+        output.tell(f"serve with: {shlex.join(written.arguments)}, where FILE holds what is printed")
+    output.put(written.text)
     return 0
 
 
@@ -116,8 +149,12 @@ def _speculation(
     if method is not None and known is not None and method != known.method:
         values.update(model=None, revision=None)
     values |= {name: value for name, value in given.items() if value is not None}
-    if values["method"] in METHODS_WITH_DRAFTER and values.get("model") is None:
-        raise FaultError(f"--draft-model: method {values['method']} needs one")
+    if values["method"] in METHODS_WITH_DRAFTER:
+        if values.get("model") is None:
+            raise FaultError(f"--draft-model: method {values['method']} needs one")
+    elif model is not None or revision is not None:
+        flag = "--draft-model" if model is not None else "--draft-revision"
+        raise FaultError(f"{flag}: method {values['method']} has no draft model: leave it out")
     try:
         return Speculation.model_validate(values)
     except ValidationError as error:

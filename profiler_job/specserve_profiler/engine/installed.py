@@ -105,11 +105,11 @@ def model_config(model: str | None, revision: str | None = None) -> Mapping[str,
     if model is None:
         return {}
     path = Path(model) / "config.json"
-    if not path.is_file():
-        path = _cached(model, revision) or path
     try:
+        if not path.is_file():
+            path = _cached(model, revision) or path
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}  # the engine will say what is wrong with it
     return content if isinstance(content, dict) else {}
 
