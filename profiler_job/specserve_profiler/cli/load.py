@@ -55,7 +55,7 @@ def parse_profile(text: str, name: str) -> Profile | PartialProfile:
             break
     try:
         content = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FaultError(f"{name} is no profile: not JSON: {error}") from error
     if not isinstance(content, dict) or "measurements" not in content:
         raise FaultError(

@@ -122,8 +122,8 @@ def parse_rows(text: str) -> tuple[Row, ...]:
         Decision(verdict="Dynamic", reason="", table=table, static_k=0)
     except ValidationError as error:
         raise FaultError(f"--rows: {explain(error, Decision)}") from error
-    except (ValueError, TypeError) as error:
-        raise FaultError(f'--rows: {text!r}: give "[[1,16,4],[17,64,2]]" or "1-16:4 17-64:2"') from error
+    except (ValueError, TypeError, RecursionError) as error:
+        raise FaultError(f'--rows: {text[:200]!r}: give "[[1,16,4],[17,64,2]]" or "1-16:4 17-64:2"') from error
     if not table:
         raise FaultError("--rows: the table is empty; its first row begins at batch size 1")
     return table

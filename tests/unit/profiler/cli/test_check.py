@@ -148,6 +148,21 @@ def test_endless_text_ends_with_a_finding(program: str, told: str) -> None:
     assert (done.returncode, done.stderr) == (1, "")
 
 
+@pytest.mark.parametrize("line", ["table -", "render -", "report --text -", "compare - /dev/null"])
+def test_endless_depth_is_no_profile_at_any_door(line: str) -> None:
+    done = shell(f"profile {line} < <(python3 -c \"print('[' * 100000)\")")
+
+    assert ": - is no profile: not JSON: " in done.stderr and (done.returncode, done.stdout) == (2, "")
+
+
+@pytest.mark.parametrize("rows", ["'[' * 100000", "'[[1,16,' + '9' * 5000 + ']]'"])
+def test_endless_rows_are_refused(rows: str) -> None:
+    done = shell(f'profile render --method ngram --rows "$(python3 -c "print({rows})")"')
+
+    assert 'give "[[1,16,4],[17,64,2]]" or "1-16:4 17-64:2"' in done.stderr and len(done.stderr) < 500
+    assert (done.returncode, done.stdout) == (2, "")
+
+
 @pytest.mark.parametrize(("method", "flag"), [("mtp", "--draft-model"), ("ngram", "--draft-revision")])
 def test_render_refuses_a_draft_model_where_the_method_has_none(method: str, flag: str) -> None:
     done = shell(f"profile render --rows 1-16:4 --method {method} {flag} foo")
