@@ -59,6 +59,9 @@ class _Once:
         order, self._order = self._order, None
         return order
 
+    def least(self) -> float:
+        return 0.0
+
     def add(self, order: Generate, finished: Sequence[Finished], seconds: float) -> None:
         self.finished = list(finished)
 

@@ -48,7 +48,7 @@ class _Recording(AcceptanceSampler):
     """One round of prompts at every K, and all that came of it."""
 
     def __init__(self, ks: Sequence[int]) -> None:
-        super().__init__(ks, PROMPTS, PROMPTS, seconds=1.0)
+        super().__init__(ks, PROMPTS, PROMPTS, seconds=1e9)
         self.finished: dict[int, list[Finished]] = {}
 
     def add(self, order: Generate, finished: Sequence[Finished], seconds: float) -> None:

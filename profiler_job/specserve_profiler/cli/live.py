@@ -27,6 +27,12 @@ class _Stage:
     def elapsed(self) -> float:
         return (self.end or time.monotonic()) - self.start
 
+    def take(self, progress: Progress) -> None:
+        """What it does now, and the time that it is known to take."""
+        self.what = progress.what
+        if progress.left is not None:
+            self.seconds = self.elapsed + progress.left
+
 
 class LiveView:
     """Listens to a run and draws it. The engine's log goes to a file."""
@@ -62,7 +68,7 @@ class LiveView:
             self._stages.append(_Stage(event.stage, event.seconds))
         elif isinstance(event, Progress):
             if self._stages:
-                self._stages[-1].what = event.what
+                self._stages[-1].take(event)
         elif isinstance(event, Best):
             self._best = event.ks
 

@@ -97,7 +97,7 @@ class ProfileRequest(Model):
     batch_sizes: tuple[int, ...]
     """Increasing; the last is at most ``engine.max_num_seqs``."""
     measure_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    """Time for measuring, all boots excluded: what sampling takes at most. It ends earlier where enough is known."""
+    """Time for measuring, boots excluded, at most; but every cell is measured once. It ends where enough is known."""
     timeout_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     """Time for everything. The profiler stops by itself a little before the pod's own deadline."""
     verify: Verify = "Table"

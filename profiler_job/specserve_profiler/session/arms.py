@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 from specserve_profiler.contract.profile import Arm, ArmLoop, Cell, Decision, Row
 from specserve_profiler.contract.reasons import ProfilingError
@@ -15,6 +16,7 @@ from specserve_profiler.session.console import Stage, say
 from specserve_profiler.session.lab import Lab
 from specserve_profiler.session.loops import Loops, told_arm
 from specserve_profiler.session.measure import Bench
+from specserve_profiler.statistics.budget import LOOP
 
 
 class Arms:
@@ -33,18 +35,21 @@ class Arms:
         the whole run must end.
         """
         decision = decide()
-        if self._lab.request.verify == "Off" or not promising(decision):
+        if LOOP not in self._lab.budget.weights or not promising(decision):
             return
         sizes = sorted({cell.batch_size for cell in cells if cell.itl_ms is not None})
-        for arm in self._arms(decision):
-            if not self._lab.time_for_a_boot(str(arm)):
+        budget, least = self._lab.budget, self._loops.least(common)
+        arms = self._arms(decision)
+        for budget.arms in range(len(arms), 0, -1):
+            arm = arms[-budget.arms]
+            if not self._lab.time_for_a_boot(str(arm), LOOP, least):
                 return
             await self._boot(arm, sizes, common, edges=True)
         decision = decide()
         repaired = Arm(kind="Table", rows=decision.table)
         followed = [loop for loop in self.seen if loop.arm == repaired]
         if decision.verdict == "Dynamic" and followed and all(loop.live for loop in followed):
-            if self._lab.time_for_a_boot(f"the repaired {repaired}"):
+            if self._lab.time_for_a_boot(f"the repaired {repaired}", LOOP, least):
                 await self._boot(repaired, sizes, common, edges=False)
             else:
                 self._lab.warn("the repaired table was followed in the boot of another one, not booted by itself")
@@ -107,24 +112,39 @@ class Arms:
             most = self._lab.request.engine.max_num_seqs
             points = sorted({*points, *contest.check_points(arm.rows, sizes, most)})
         beside = beside_edges(arm, points) if edges else {}
-        seconds = self._lab.shares.loop * self._lab.request.measure_seconds
-        share = seconds / max(len(points) + sum(map(len, beside.values())), 1)
+        seconds = self._lab.budget.share(LOOP)
+        if self._loops.least([*points, *chain(*beside.values())]) > seconds:
+            beside = {}
+            self._lab.warn("measureSeconds left no time to look beside the edges of the table")
+        if self._loops.least(points) > seconds:
+            points = [size for size in points if size in common]
         with self._lab.stage(f"{_short(arm)} in the closed loop", seconds) as stage:
-            found = await self._loops.run(bench, points, share, stage)
+            after = list(chain(*beside.values()))
+            found = await self._loops.run(bench, points, stage, after)
             self._saw(ArmLoop(arm=arm, points=found))
             for k, near in beside.items():
-                await self._live(bench, (Row(first=1, last=arm.rows[-1].last, k=k),), near, share, stage)
-            other = contest.repaired(arm.rows, self.seen) if beside else None
-            if other is not None:
-                say(f"the table loses across an edge; {Arm(kind='Table', rows=other)} instead")
-                await self._live(bench, other, points, share, stage)
+                del after[: len(near)]
+                await self._live(bench, (Row(first=1, last=arm.rows[-1].last, k=k),), near, stage, after)
+        other = contest.repaired(arm.rows, self.seen) if beside else None
+        if other is not None:
+            say(f"the table loses across an edge; {Arm(kind='Table', rows=other)} instead")
+            await self._follow(bench, other, points)
+
+    async def _follow(self, bench: Bench, rows: Sequence[Row], points: Sequence[int]) -> None:
+        """A table in the place of one that lost, in the boot of that."""
+        seconds = self._lab.budget.share(LOOP)
+        if self._loops.least(points) > seconds:
+            self._lab.warn("measureSeconds left no time to try the table that was repaired")
+            return
+        with self._lab.stage("repaired table in the closed loop", seconds) as stage:
+            await self._live(bench, rows, points, stage)
 
     async def _live(
-        self, bench: Bench, rows: Sequence[Row], points: Sequence[int], seconds: float, stage: Stage
+        self, bench: Bench, rows: Sequence[Row], points: Sequence[int], stage: Stage, after: Sequence[int] = ()
     ) -> None:
         """A table that the engine follows for a while instead of its own."""
         follow(bench, rows)
-        found = await self._loops.run(bench, points, seconds, stage)
+        found = await self._loops.run(bench, points, stage, after)
         self._saw(ArmLoop(arm=Arm(kind="Table", rows=tuple(rows)), points=found, live=True))
 
     def _saw(self, loop: ArmLoop) -> None:

@@ -47,8 +47,8 @@ class Progress:
     what: str
     done: float
     """Share of the budget, 0 to 1."""
-    left: float
-    """Seconds of the budget; never negative."""
+    left: float | None
+    """Seconds at most, never negative; None as long as the engine's pace is not known."""
     at_once: bool = False
     """To be shown even where one was shown a moment ago."""
 
@@ -91,7 +91,8 @@ class Lines:
             if event.at_once or now - self._shown >= self._every:
                 self._shown = now
                 done = min(100 * event.done, 99)
-                self._write(f"[specserve] {event.stage} {done:.0f} % {event.what}; {event.left:.0f} s left")
+                left = "" if event.left is None else f"; {event.left:.0f} s left"
+                self._write(f"[specserve] {event.stage} {done:.0f} % {event.what}{left}")
 
     def _write(self, line: str) -> None:
         stream = self._stream()
@@ -168,12 +169,13 @@ def told(what: str, **values: Any) -> None:
 
 
 class Stage:
-    """One timed stage of a run with a budget of seconds."""
+    """One timed stage of a run with a budget of seconds, None until ``grant`` says it."""
 
-    def __init__(self, name: str, seconds: float) -> None:
+    def __init__(self, name: str, seconds: float | None) -> None:
         self.name = name
         self.seconds = seconds
         self._start = time.monotonic()
+        self._until = 0.0
         _listener(Began(name, seconds))
 
     @property
@@ -184,9 +186,21 @@ class Stage:
     @property
     def left(self) -> float:
         """Seconds of its budget that are left; negative once it is overrun."""
-        return self.seconds - self.elapsed
+        return (self.seconds or 0.0) - self.elapsed
+
+    def grant(self, seconds: float) -> None:
+        """A budget of so long from now on."""
+        self.seconds = self.elapsed + seconds
+
+    def expect(self, seconds: float) -> None:
+        """So long it takes at the least from now on, whatever its budget."""
+        self._until = self.elapsed + seconds
 
     def progress(self, what: str, *, at_once: bool = False) -> None:
         """Says what is measured now, the share that is done and the time left."""
-        done = min(self.elapsed / self.seconds, 1.0) if self.seconds > 0 else 1.0
-        _listener(Progress(self.name, what, done, max(self.left, 0.0), at_once))
+        if self.seconds is None:
+            _listener(Progress(self.name, what, 0.0, None, at_once))
+            return
+        end = max(self.seconds, self._until)
+        done = min(self.elapsed / end, 1.0) if end > 0 else 1.0
+        _listener(Progress(self.name, what, done, max(end - self.elapsed, 0.0), at_once))

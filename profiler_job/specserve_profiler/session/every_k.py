@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from specserve_profiler.contract.profile import BaselineCell, Cell
+from specserve_profiler.contract.profile import Cell
 from specserve_profiler.contract.reasons import ProfilingError
 from specserve_profiler.dialect import render, support
 from specserve_profiler.engine import installed
@@ -13,13 +13,12 @@ from specserve_profiler.session.console import told
 from specserve_profiler.session.lab import Lab
 from specserve_profiler.session.measure import Bench, Work, blamed, measure_acceptance, measure_itl
 from specserve_profiler.statistics.acceptance import AcceptanceResult, AcceptanceSampler, Generate
+from specserve_profiler.statistics.budget import ACCEPTANCE, GRID, SLOWER_WITH_DRAFTS
 from specserve_profiler.statistics.grid import Target, candidates, plan_grid, runnable
 from specserve_profiler.statistics.sampling import GridResult, GridSampler
 
 ACCEPTANCE_BATCH_SIZE = 16
 """Largest batch size for whole generations: acceptance does not depend on it, a small one wastes little at the end."""
-SLOWER_WITH_DRAFTS = 2.0
-"""Guess of ITL over that of the baseline, for the length of blocks only."""
 
 
 class EveryK:
@@ -33,8 +32,8 @@ class EveryK:
         self._grid: GridSampler | None = None
         self._grid_work = Work()
 
-    async def boot(self, baseline: Sequence[BaselineCell]) -> None:
-        """Measures; ``baseline`` only shapes the blocks. Raises ProfilingError."""
+    async def boot(self) -> None:
+        """Measures. Raises ProfilingError."""
         request = self._lab.request
 
         async def measure(engine: Engine) -> None:
@@ -49,7 +48,7 @@ class EveryK:
                 raise ProfilingError("NothingToMeasure", f"no cell of the grid can run: {self._targets[0].skipped}")
             if self._grid is None:
                 await self._measure_acceptance(bench, ks, sorted(cells))
-            await self._measure_grid(bench, cells, baseline)
+            await self._measure_grid(bench, cells)
 
         config = render.measuring_config(request.speculation, request.engine.max_num_seqs)
         await self._lab.surviving("every K", config, measure, self._blame)
@@ -63,32 +62,43 @@ class EveryK:
             self._lab.warn(str(honour))
 
     async def _measure_acceptance(self, bench: Bench, ks: Sequence[int], sizes: Sequence[int]) -> None:
-        seconds = self._lab.shares.acceptance * self._lab.request.measure_seconds
         if self._acceptance is None:
+            pace, work = self._lab.pace, self._lab.request.workload
             at_once = max((size for size in sizes if size <= ACCEPTANCE_BATCH_SIZE), default=sizes[0])
             other = max(sizes) if max(sizes) != at_once else min(sizes)
-            prompts, temperature = len(bench.prompts.ids), self._lab.request.workload.temperature
-            spot = other if other != at_once else None
-            self._acceptance = AcceptanceSampler(ks[1:], prompts, at_once, seconds, spot, temperature)
-            told("acceptance", ks=ks[1:], prompts=prompts, temperature=temperature)
-        with self._lab.stage("acceptance", seconds - self._acceptance_work.elapsed) as stage:
+            prompts = len(bench.prompts.ids)
+            self._acceptance = AcceptanceSampler(
+                ks[1:],
+                prompts,
+                at_once,
+                self._lab.budget.share(ACCEPTANCE),
+                spot_concurrency=other if other != at_once else None,
+                temperature=work.temperature,
+                pace=lambda at_once: pace.generations(at_once, work.output_tokens),
+            )
+            told("acceptance", ks=ks[1:], prompts=prompts, temperature=work.temperature)
+        left = self._acceptance.seconds - self._acceptance_work.elapsed
+        with self._lab.stage(ACCEPTANCE, max(left, 0.0)) as stage:
             await measure_acceptance(bench, self._acceptance, self._acceptance_work, stage)
         try:
             self._acceptance.result()
         except ValueError as error:
             raise ProfilingError("PromptsInvalid", str(error)) from error
 
-    async def _measure_grid(
-        self, bench: Bench, cells: Mapping[int, Sequence[int]], baseline: Sequence[BaselineCell]
-    ) -> None:
-        found = self.acceptance()
-        seconds = self._lab.shares.grid * self._lab.request.measure_seconds
+    async def _measure_grid(self, bench: Bench, cells: Mapping[int, Sequence[int]]) -> None:
+        found, budget = self.acceptance(), self._lab.budget
         if self._grid is None:
-            guess = {cell.batch_size: SLOWER_WITH_DRAFTS * cell.itl_ms.mean for cell in baseline}
-            self._grid = GridSampler(cells, found, seconds, guess, self._lab.request.workload.output_tokens)
+            self._grid = GridSampler(cells, found, 0.0, {}, self._lab.request.workload.output_tokens)
+            seen = self._acceptance.slower(self._lab.pace) if self._acceptance is not None else 0.0
+            pace = self._lab.pace.slower(max(seen, SLOWER_WITH_DRAFTS))
+            self._grid.foresee(0.0, pace)
+            budget.least[GRID] = self._grid.least()
+            self._lab.tell_least(self._grid.least())
+            self._grid.foresee(budget.share(GRID), pace)
             told("grid", cells=cells)
-        with self._lab.stage("grid", seconds - self._grid_work.elapsed) as stage:
+        with self._lab.stage(GRID, max(self._grid.seconds - self._grid_work.elapsed, 0.0)) as stage:
             await measure_itl(bench, self._grid, found.lengths, self._grid_work, stage)
+        self._lab.check_kept()
 
     def _blame(self, why: str) -> str | None:
         if self._grid is not None:

@@ -24,6 +24,8 @@ from specserve_profiler.statistics.acceptance import AcceptanceSampler, Generate
 from specserve_profiler.statistics.sampling import Cohort, GridSampler
 
 _POLL_SECONDS = 0.03
+UNSURE = 1.5
+"""A first round may take this many times what was foreseen: so much is said to be left."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,7 @@ class Work:
 async def measure_acceptance(bench: Bench, sampler: AcceptanceSampler, work: Work, stage: Stage) -> None:
     """Whole generations at one K each, as the sampler asks, until it asks for no more."""
     with work.running():
+        stage.expect(UNSURE * sampler.least())
         while (order := sampler.next(work.elapsed)) is not None:
             work.order = order
             stage.progress(
@@ -126,6 +129,7 @@ async def measure_acceptance(bench: Bench, sampler: AcceptanceSampler, work: Wor
             seconds = time.monotonic() - began
             sampler.add(order, finished, seconds)
             told("generated", order=order, finished=finished, seconds=seconds)
+            stage.expect(UNSURE * sampler.least())
         work.order = None
 
 
@@ -166,16 +170,32 @@ async def measure_itl(
 ) -> None:
     """Cohorts as the sampler asks, until it asks for no more. ``lengths`` (AL by K) only shapes their prompts."""
     with work.running():
+        stage.expect(UNSURE * sampler.least())
         while (order := sampler.next(work.elapsed)) is not None:
-            work.order = order
-            began = time.monotonic()
-            steps = await run_cohort(bench, order, lengths, stage)
-            seconds = time.monotonic() - began
-            sampler.add(order, steps, seconds)
-            told("cohort", order=order, steps=steps, seconds=seconds)
+            await _measure_cohort(bench, sampler, order, lengths, work, stage)
+            stage.expect(UNSURE * sampler.least())
             if len(order.ks) > 1:
                 best_so_far(sampler.best())
         work.order = None
+
+
+async def try_pace(bench: Bench, sampler: GridSampler, work: Work, stage: Stage) -> None:
+    """The sampler's trial cohorts, without speculation."""
+    with work.running():
+        while (order := sampler.trial()) is not None:
+            await _measure_cohort(bench, sampler, order, {}, work, stage)
+        work.order = None
+
+
+async def _measure_cohort(
+    bench: Bench, sampler: GridSampler, order: Cohort, lengths: Mapping[int, float], work: Work, stage: Stage
+) -> None:
+    work.order = order
+    began = time.monotonic()
+    steps = await run_cohort(bench, order, lengths, stage)
+    seconds = time.monotonic() - began
+    sampler.add(order, steps, seconds)
+    told("cohort", order=order, steps=steps, seconds=seconds)
 
 
 async def run_cohort(bench: Bench, order: Cohort, lengths: Mapping[int, float], stage: Stage) -> list[Step]:

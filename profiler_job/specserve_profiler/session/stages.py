@@ -18,6 +18,7 @@ from specserve_profiler.session.console import say
 from specserve_profiler.session.every_k import EveryK
 from specserve_profiler.session.lab import Lab
 from specserve_profiler.session.loops import Loops
+from specserve_profiler.statistics.budget import AGAIN
 
 
 class Session:
@@ -39,7 +40,7 @@ class Session:
         """All stages. Raises ProfilingError."""
         await self.lab.prepare()
         await self._baseline.boot(self._measuring)
-        await self._every_k.boot(self._baseline.cells())
+        await self._every_k.boot()
         decision = self.decision()
         self.decided = True
         say(f"predicted verdict {decision.verdict}: {decision.reason}")
@@ -60,7 +61,7 @@ class Session:
     async def _baseline_again(self) -> None:
         """Where the verdict lies within what boots differ by."""
         undecided = verdict.undecided(self.decision(), self._measured(), self.request.weights)
-        if undecided and self.lab.time_for_a_boot("the baseline again"):
+        if undecided and self.lab.time_for_a_boot("the baseline again", AGAIN, self._baseline.least()):
             say("the verdict lies within what boots differ by: the baseline once more")
             await self._baseline.boot(lambda: None)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from statistics import fmean
@@ -16,12 +16,15 @@ from statistics import fmean
 from specserve_profiler.contract.profile import Acceptance, AcceptanceContrast, Interval, SpotCheck
 from specserve_profiler.contract.steps import Finished
 from specserve_profiler.statistics import estimate
+from specserve_profiler.statistics.budget import Pace, linear
 
 INDIFFERENCE = 0.01
 """Log goodput: K that are closer to the best than this are as good as it."""
 ALPHA = 0.05
 LEAST_PROMPTS = 20
 """Prompts before their number may count as enough: confidence sequences are asymptotic."""
+LEAST_ROUND = 4
+"""Prompts of a first round for which there is little time."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +69,9 @@ WITHOUT_SPECULATION = AcceptanceResult((NOTHING_DRAFTED,))
 class AcceptanceSampler:
     """Whole generations of the same prompts at every K, in rounds of ``concurrency`` prompts.
 
-    One round at least; another one where time and prompts are left. At temperature 0 a prompt says everything at once,
-    above that the prompts may come again. Ends early when all ratios are known to half the indifference. At last
+    One round at least, with fewer prompts where ``pace`` (at once -> a guess of the seconds at one K) or the first K
+    says that it does not fit; another one where time and prompts are left. At temperature 0 a prompt says everything at
+    once, above that the prompts may come again. Ends early when all ratios are known to half the indifference. At last
     some of the prompts once more, at the middle K and ``spot_concurrency`` (or, where there are too few prompts for
     more than ``concurrency`` at once, a quarter of it).
     """
@@ -80,20 +84,25 @@ class AcceptanceSampler:
         seconds: float,
         spot_concurrency: int | None = None,
         temperature: float = 0.0,
+        pace: Callable[[int], float] = lambda _: 0.0,
     ) -> None:
         if prompt_count < 1:
             raise ValueError("acceptance needs at least one prompt")
         self._ks = sorted({k for k in ks if k > 0})
         self._prompt_count = prompt_count
         self._concurrency = min(concurrency, prompt_count)
-        self._seconds = seconds
+        self.seconds = seconds
         self._spot_concurrency = spot_concurrency
         self._again = temperature > 0
+        self._pace = pace
         self._shuffle = random.Random(1)  # noqa: S311 - an order of measuring, no secret
         self._queue: list[Generate] = []
         self._rounds: list[tuple[int, ...]] = []
         self._runs: dict[int, list[tuple[int, Finished]]] = defaultdict(list)
-        self._cost: dict[int, list[float]] = defaultdict(list)
+        self._cost: dict[int, list[tuple[int, float]]] = defaultdict(list)
+        """K -> (prompts, seconds) of each order."""
+        self._step_ms: dict[int, tuple[int, float]] = {}
+        """K -> (requests at once, ms of a step)."""
         self._spot: Generate | None = None
         self._spot_runs: list[tuple[int, Finished]] = []
         self._failed: dict[int, str] = {}
@@ -102,6 +111,8 @@ class AcceptanceSampler:
         """The next generations; None when there is nothing more to do."""
         if not self._queue:
             self._plan(elapsed)
+        elif len(self._rounds) == 1:
+            self._shrink(self.seconds - elapsed)
         return self._queue.pop(0) if self._queue else None
 
     def add(self, order: Generate, finished: Sequence[Finished], seconds: float) -> None:
@@ -111,7 +122,10 @@ class AcceptanceSampler:
             self._spot, self._spot_runs = order, runs
         else:
             self._runs[order.k] += runs
-            self._cost[order.k].append(seconds)
+            self._cost[order.k].append((len(order.prompts), seconds))
+            steps = max((run.verify_steps for run in finished), default=0)
+            if steps:
+                self._step_ms[order.k] = order.concurrency, 1000 * seconds / steps
 
     def fail(self, order: Generate, why: str) -> None:
         """The engine did not survive an order: its K is not tried again. A failed spot check is left out."""
@@ -119,6 +133,18 @@ class AcceptanceSampler:
             return
         self._failed[order.k] = why
         self._queue = [waiting for waiting in self._queue if waiting.k != order.k]
+
+    def least(self) -> float:
+        """Seconds that the first round still takes at the least, as far as that is known."""
+        if not self._rounds:
+            return self._round_cost(self._ks, min(LEAST_ROUND, self._concurrency))
+        return self._round_cost([order.k for order in self._queue], len(self._rounds[0])) * (len(self._rounds) == 1)
+
+    def slower(self, baseline: Pace) -> float:
+        """Steps beside those of the baseline, mean over K; K = 0 counts as one that costs nothing."""
+        known = [(ms, linear(baseline.step_ms, at)) for at, ms in self._step_ms.values()]
+        times = [ms / base for ms, base in known if base]
+        return fmean([1.0, *times])
 
     def result(self) -> AcceptanceResult:
         """What is known now. Raises ValueError where nothing was verified, because every text ended at once."""
@@ -137,26 +163,55 @@ class AcceptanceSampler:
         ks = [k for k in self._ks if k not in self._failed]
         if not ks:
             return
-        left = self._seconds - elapsed
+        left = self.seconds - elapsed
         spot_cost = self._spot_cost(ks)
-        reserve = spot_cost if spot_cost <= self._seconds / 4 else 0.0
-        round_cost = sum(fmean(self._cost[k]) for k in ks) if self._rounds else 0.0
-        enough = self._rounds and (reserve + round_cost > left or self._known(ks))
-        prompts = () if enough else self._next_prompts()
+        reserve = spot_cost if spot_cost <= self.seconds / 4 else 0.0
+        size = self._round_size(ks, left - reserve)
+        enough = self._rounds and (self._round_cost(ks, size) > left - reserve or self._known(ks))
+        prompts = () if enough else self._next_prompts(size)
         if prompts:
             self._rounds.append(prompts)
             order = self._shuffle.sample(ks, len(ks))
-            self._queue = [Generate(prompts, k, min(self._concurrency, len(prompts))) for k in order]
+            self._queue = [Generate(prompts, k, len(prompts)) for k in order]
         elif self._spot is None and self._spot_concurrency is not None and spot_cost <= left:
             self._spot = self._spot_order(ks)
             self._queue = [self._spot]
 
-    def _next_prompts(self) -> tuple[int, ...]:
+    def _round_size(self, ks: Sequence[int], left: float) -> int:
+        """Prompts of the next round: as many as fit, no fewer than a round had already."""
+        least = min([max(prompts for prompts, _ in self._cost[k]) for k in ks if self._cost[k]], default=LEAST_ROUND)
+        size = self._concurrency
+        while size > least and self._round_cost(ks, size) > left:
+            size = max(size // 2, least)
+        return size
+
+    def _round_cost(self, ks: Sequence[int], size: int) -> float:
+        """Seconds of so many prompts at each K, at most: more of them take that much longer."""
+        return sum(self._order_cost(k, size) for k in ks)
+
+    def _order_cost(self, k: int, size: int) -> float:
+        known = self._cost[k] or [cost for costs in self._cost.values() for cost in costs]
+        if not known:
+            return self._pace(size)
+        counts = {prompts for prompts, _ in known}
+        count = min((prompts for prompts in counts if prompts >= size), default=max(counts))
+        return fmean(seconds for prompts, seconds in known if prompts == count) * max(size / count, 1.0)
+
+    def _shrink(self, left: float) -> None:
+        """Fewer prompts at the other K of the first round, where the first ones show that it would not end in time."""
+        prompts = self._rounds[0]
+        cost = self._round_cost([order.k for order in self._queue], len(prompts))
+        size = max(int(len(prompts) * left / cost), LEAST_ROUND) if cost > left else len(prompts)
+        if size < len(prompts):
+            self._rounds[0] = prompts[:size]
+            self._queue = [Generate(prompts[:size], order.k, size) for order in self._queue]
+
+    def _next_prompts(self, size: int) -> tuple[int, ...]:
         start = sum(map(len, self._rounds))
         if start >= self._prompt_count and not self._again:
             return ()
         first = start % self._prompt_count
-        return tuple(range(first, min(first + self._concurrency, self._prompt_count)))
+        return tuple(range(first, min(first + size, self._prompt_count)))
 
     def _spot_order(self, ks: Sequence[int]) -> Generate:
         """The first prompts, as many as run at once here or there, of those that were measured."""
@@ -170,8 +225,8 @@ class AcceptanceSampler:
         if not self._rounds or self._spot is not None or self._spot_concurrency is None:
             return 0.0
         order = self._spot_order(ks)
-        slower = max(self._concurrency / order.concurrency, len(order.prompts) / self._concurrency)
-        return self._cost[_middle(ks)][0] * slower
+        prompts, seconds = self._cost[_middle(ks)][0]
+        return seconds * max(prompts / order.concurrency, len(order.prompts) / prompts)
 
     def _known(self, ks: Sequence[int]) -> bool:
         """All ratios of AL are known to half the indifference, by a confidence sequence over prompts."""

@@ -10,11 +10,13 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from specserve_profiler.contract.profile import BaselineCell, Cell, Interval, Level
 from specserve_profiler.contract.steps import Step
 from specserve_profiler.statistics import estimate
 from specserve_profiler.statistics.acceptance import ALPHA, INDIFFERENCE, AcceptanceResult
+from specserve_profiler.statistics.budget import Pace
 from specserve_profiler.statistics.paired import LevelFit, PairedFit, level_fits, paired_fit
 
 LEAST_DECKS = 20
@@ -73,7 +75,7 @@ class GridSampler:
     """Cohorts at every batch size, until its best K is known to within the indifference, or the time is over.
 
     ``cells``: batch size -> its K that can run. ``step_ms``: batch size -> a guess of ITL, may be empty. All batch
-    sizes are measured once before any is measured again, however little time there is.
+    sizes are measured once before any is measured again, however little time there is: then with one deck each.
     """
 
     def __init__(
@@ -86,19 +88,42 @@ class GridSampler:
     ) -> None:
         self._acceptance = acceptance
         self._lengths = acceptance.lengths
-        self._seconds = seconds
-        self._step_ms = step_ms
+        self._cells = cells
         self._output_tokens = output_tokens
-        self._block_steps = _block_steps(cells, step_ms, seconds)
         self._seed = 0
+        self._took = self._foreseen = 0.0
+        self.foresee(seconds, Pace(step_ms))
         self._sizes = {size: _Size(size, ks) for size, ks in sorted(cells.items())}
         for state in self._sizes.values():
             for k in [k for k in state.ks if k not in self._lengths]:
                 state.skip(k, acceptance.failed.get(k, "its acceptance was not measured"))
 
+    def foresee(self, seconds: float, pace: Pace) -> None:
+        """The time that there is, and how long the engine is thought to take."""
+        self.seconds, self._pace = seconds, pace
+        self._block_steps = _block_steps(self._cells, pace.step_ms, seconds)
+
+    def trial(self) -> Cohort | None:
+        """One deck of the smallest and of the largest batch size, for the engine's pace; None once both were seen."""
+        states = [state for state in self._sizes.values() if state.ks]
+        untried = [state for state in (*states[:1], *states[-1:]) if not state.cohorts]
+        return self._cohort(untried[0], 1) if untried else None
+
+    def pace(self) -> Pace:
+        """Of every batch size, from the last cohorts of those that were seen."""
+        seen = {size: state for size, state in self._sizes.items() if state.cohorts}
+        step_ms = {size: state.step_ms for size, state in seen.items() if state.step_ms}
+        return Pace.between(Pace(step_ms, {size: state.overhead for size, state in seen.items()}), self._sizes)
+
+    def least(self) -> float:
+        """Seconds that one deck of every cell still takes, as foreseen and by what the others took beside that."""
+        sizes = [state for state in self._sizes.values() if state.ks and not state.seen.issuperset(state.ks)]
+        foreseen = sum(self._pace.cohort(state.size, self._block_steps * len(state.ks)) for state in sizes)
+        return foreseen * (self._took / self._foreseen if self._foreseen else 1.0)
+
     def next(self, elapsed: float) -> Cohort | None:
         """The next cohort; None when there is nothing more to do."""
-        left = self._seconds - elapsed
+        left = self.seconds - elapsed
         waiting = [state for state in self._sizes.values() if state.ks and not state.done]
         unseen = [state for state in waiting if not state.seen.issuperset(state.ks)]
         affordable = [state for state in waiting if state.overhead + state.deck_seconds <= left]
@@ -108,13 +133,19 @@ class GridSampler:
             state = min(affordable, key=lambda state: (len(state.decks), state.size))
         else:
             return None
-        cohort = Cohort(state.size, tuple(state.ks), self._block_steps, self._decks(state, left), self._seed)
+        return self._cohort(state, self._decks(state, left, len(unseen)))
+
+    def _cohort(self, state: _Size, decks: int) -> Cohort:
+        cohort = Cohort(state.size, tuple(state.ks), self._block_steps, decks, self._seed)
         self._seed += state.size
         return cohort
 
     def add(self, cohort: Cohort, steps: Sequence[Step], seconds: float) -> None:
         """What came of a cohort: all its steps, and the seconds that it took."""
         state = self._sizes[cohort.batch_size]
+        if cohort.batch_size in self._pace.step_ms:
+            self._took += seconds
+            self._foreseen += self._pace.cohort(cohort.batch_size, cohort.block_steps * cohort.decks * len(cohort.ks))
         state.take(cohort, estimate.cohort_blocks(steps, cohort.batch_size, cohort.block_steps), seconds)
         if len(state.contenders) > 1:
             self._judge(state)
@@ -157,14 +188,15 @@ class GridSampler:
             mean_context=context / counted if counted else 0.0,
         )
 
-    def _decks(self, state: _Size, left: float) -> int:
+    def _decks(self, state: _Size, left: float, unseen: int) -> int:
         """Of the next cohort: some two seconds, or as long as its prefill, but no longer than the workload's texts."""
         tokens = self._block_steps * sum(self._lengths[k] for k in state.ks)
-        guess = self._step_ms.get(state.size, 0.0) / 1000 * self._block_steps * len(state.ks)
+        guess = self._pace.step_ms.get(state.size, 0.0) / 1000 * self._block_steps * len(state.ks)
         if state.deck_seconds:
             wanted = min(max(COHORT_SECONDS, state.overhead), left - state.overhead) / state.deck_seconds
         elif guess:
-            wanted = min(COHORT_SECONDS, self._seconds / 2 / len(self._sizes)) / guess
+            # Half of the time for the first round, beside what it takes anyway.
+            wanted = min(COHORT_SECONDS, guess + (left - self.least()) / 2 / max(unseen, 1)) / guess
         else:
             wanted = FIRST_BLOCKS / len(state.ks)
         return max(int(min(wanted, self._output_tokens / tokens)), 1)
@@ -249,7 +281,7 @@ class _Size:
         self.fruitless: Counter[int] = Counter()
         """K -> cohorts that gave no block of it."""
         self.steps = self.dropped = self.counted = self.largest = 0
-        self.context = self.overhead = self.deck_seconds = 0.0
+        self.context = self.overhead = self.deck_seconds = self.step_ms = 0.0
         self.known = False
         self.exhausted = False
         """More decks would not help: what is not known is acceptance."""
@@ -277,6 +309,7 @@ class _Size:
         self.largest = max(self.largest, blocks.largest)
         self.deck_seconds = blocks.seconds / len(kept) if kept else 0.0
         self.overhead = max(seconds - blocks.seconds, 0.0)
+        self.step_ms = fmean(ms for deck in kept for ms in deck.values()) if any(kept) else self.step_ms
         for k in [k for k in self.ks if k not in self.seen]:
             self.fruitless[k] += 1
             if self.fruitless[k] == COHORTS_TO_SETTLE:

@@ -47,6 +47,24 @@ def test_progress_is_told_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -
     assert stage.left < 0
 
 
+def test_a_stage_whose_least_is_more_than_its_budget_says_so_much_is_left(capsys: pytest.CaptureFixture[str]) -> None:
+    stage = Stage("grid", None)
+    stage.progress("batch size 1", at_once=True)
+    stage.grant(5)
+    stage.progress("batch size 1", at_once=True)
+    stage.expect(8)
+    stage.progress("batch size 2", at_once=True)
+    stage.expect(2)
+    stage.progress("batch size 4", at_once=True)
+
+    assert [line.partition("%")[2] for line in capsys.readouterr().out.splitlines()] == [
+        " batch size 1",
+        " batch size 1; 5 s left",
+        " batch size 2; 8 s left",
+        " batch size 4; 5 s left",
+    ]
+
+
 def test_one_who_observes_hears_everything_and_only_for_a_while(capsys: pytest.CaptureFixture[str]) -> None:
     heard: list[Event] = []
     with observing(heard.append):
@@ -68,7 +86,8 @@ def test_the_live_view_shows_stages_best_k_and_where_the_engines_log_is(tmp_path
         say("16 prompts from p.jsonl")
         console.began("boot baseline")
         console.engine_line("loading [weights]")
-        stage = Stage("grid", 100)
+        stage = Stage("grid", None)
+        stage.grant(100)
         stage.progress("batch size 8, K = 3")
         console.best_so_far({8: 3, 1: 5})
         time.sleep(0.6)

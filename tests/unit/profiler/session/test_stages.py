@@ -125,7 +125,7 @@ def test_a_k_whose_acceptance_was_given_up_says_why_in_its_cells(monkeypatch: py
     run = Session(request(), lambda: None)
     run._every_k._targets = [Target(8, 0), Target(8, 2)]
 
-    asyncio.run(run._every_k._measure_grid(None, {8: [0, 2]}, ()))  # type: ignore[arg-type]
+    asyncio.run(run._every_k._measure_grid(None, {8: [0, 2]}))  # type: ignore[arg-type]
 
     assert {cell.k: cell.skipped for cell in run._every_k.grid().cells}[2] == "lost"
 
