@@ -16,7 +16,7 @@ from demo.kube import Json, Kube, variant, wait_for
 
 FIRST, SECOND = "e2e-cpu-a", "e2e-cpu-b"
 BATCH_SIZES = [1, 4, 16]
-MEASURE_SECONDS = 60
+MEASURE_SECONDS = 90
 JOB_SECONDS, ROLLOUT_SECONDS = 600.0, 300.0
 
 

@@ -37,7 +37,7 @@ def start(engine_python: Path, engine_environment: dict[str, str], pair: Pair, t
 def test_a_job_measures_a_profile_and_leaves_nothing_behind(engine_python: Path, pair: Pair, start: Start) -> None:
     # As most engines are deployed: with a prefix cache.
     engine = request_of(engine_python, pair)["engine"] | {"args": ["--dtype=bfloat16", "--enforce-eager"]}
-    job = start(engine=engine)
+    job = start(engine=engine, measureSeconds=45)  # time for the closed loop, too
     job.wait_for("booting the engine: baseline")
     assert not job.ready  # "loading the model"
     job.wait_for("measuring starts")
