@@ -20,6 +20,7 @@ import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -32,6 +33,11 @@ LIMIT = 3000
 """Bytes that a message may take."""
 
 DEFAULT_PATH = Path("/dev/termination-log")
+
+MOST_BYTES = 4096
+"""What the kubelet keeps of a message: a longer one comes from elsewhere."""
+MOST_INFLATED = 65_536
+"""Bytes of the JSON inside: several times what any grid that fits into a message needs."""
 
 _FORMAT = 3
 _HEADER = re.compile(r"specserve:(\d{1,4}):(profile|failure):(\d{1,6}):([0-9a-f]{12}):", re.ASCII)
@@ -56,14 +62,15 @@ def encode(result: Profile | Failure, limit: int = LIMIT) -> str:
 
 
 def decode(text: str) -> Profile | Failure:
-    """The result in a message. Raises ``TerminationError`` for text that is foreign, cut short or altered."""
+    """The result in a message. Raises ``TerminationError`` for text that is foreign, cut short or altered.
+
+    Whoever can end a pod can write one, so everything is bounded before it is built: a few milliseconds at most.
+    """
     kind, body = _body(text)
     try:
-        if kind == "failure":
-            return Failure.model_validate_json(body)
-        return unpack(json.loads(zlib.decompress(base64.b85decode(body))))
-    except (ValidationError, ValueError, zlib.error, TypeError, IndexError, KeyError, OverflowError) as error:
-        raise TerminationError(f"the termination message does not hold a valid {kind}: {error}") from error
+        return Failure.model_validate_json(body) if kind == "failure" else unpack(_parsed(_inflated(body)))
+    except Exception as error:  # whatever parsing of foreign text may raise, RecursionError among it
+        raise TerminationError(f"the termination message does not hold a valid {kind}: {_short(error)}") from error
 
 
 def read(path: Path = DEFAULT_PATH) -> Profile | Failure:
@@ -79,6 +86,8 @@ def write(result: Profile | Failure, path: Path = DEFAULT_PATH) -> None:
 def _body(text: str) -> tuple[str, str]:
     if not text.strip():
         raise TerminationError("the termination message is empty: the container ended before the profiler could write")
+    if len(text) > MOST_BYTES:
+        raise TerminationError(f"the termination message has {len(text)} characters: no more than {MOST_BYTES} are one")
     header = _HEADER.match(text)
     if header is None:
         raise TerminationError(f"the termination message is not from the profiler: {text[:120]!r}")
@@ -100,6 +109,38 @@ def _body(text: str) -> tuple[str, str]:
     return kind, body
 
 
+def _inflated(body: str) -> bytes:
+    inflate = zlib.decompressobj()
+    content = inflate.decompress(base64.b85decode(body), MOST_INFLATED)
+    if not inflate.eof:
+        raise ValueError(f"it does not end within {MOST_INFLATED} bytes")
+    return content
+
+
+def _parsed(content: bytes) -> Any:
+    """JSON without what no message of ours holds: numbers of many digits, and those that are none."""
+    return json.loads(content, parse_int=_integer, parse_constant=_refused)
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > 20:
+        raise ValueError(f"a number has {len(digits)} digits")
+    return int(digits)
+
+
+def _refused(constant: str) -> float:
+    raise ValueError(f"{constant} is no number")
+
+
+def _short(error: Exception) -> str:
+    """The first faults of many."""
+    text = str(error) or type(error).__name__
+    if isinstance(error, ValidationError):
+        faults = error.errors(include_url=False, include_context=False, include_input=False)[:3]
+        text = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults)
+    return text[:500]
+
+
 def _digest(body: str) -> str:
     return hashlib.sha256(body.encode()).hexdigest()[:12]
 
@@ -116,11 +157,12 @@ def _failure_forms(failure: Failure) -> Iterator[str]:
 
 def _profile_forms(profile: Profile) -> Iterator[str]:
     for precision in FORMS:
-        body = base64.b85encode(_deflated(canonical_json(pack(profile, precision)))).decode()
-        yield _frame("profile", body)
+        content = canonical_json(pack(profile, precision)).encode()
+        if len(content) <= MOST_INFLATED:
+            yield _frame("profile", base64.b85encode(_deflated(content)).decode())
 
 
-def _deflated(text: str) -> bytes:
+def _deflated(content: bytes) -> bytes:
     """For figures without a pattern ``Z_FILTERED`` is a twentieth shorter: fewer matches, more Huffman coding."""
     deflate = zlib.compressobj(9, zlib.DEFLATED, zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL, zlib.Z_FILTERED)
-    return deflate.compress(text.encode()) + deflate.flush()
+    return deflate.compress(content) + deflate.flush()

@@ -23,5 +23,5 @@ class Model(BaseModel):
 
 
 def canonical_json(value: Any) -> str:
-    """The one JSON text of a value; hashes are taken of this."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    """The one JSON text of a value; hashes are taken of this. Raises ValueError for NaN or Infinity: no JSON."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)

@@ -35,6 +35,7 @@ _VERDICTS = ("Dynamic", "Static", "None", "Adaptive")
 _SCHEDULERS = ("sync", "async")
 _KINDS = ("None", "Static", "Table", "Adaptive")
 _STOPPED = ("Known", "Budget")
+_UNITS = tuple(10**decimals for decimals in range(5))
 _REASON = 200
 """Characters that the reason of a verdict keeps in every form: people read it before anything else."""
 
@@ -45,7 +46,7 @@ def pack(profile: Profile, precision: Precision) -> list[Any]:
 
 
 def unpack(packed: list[Any]) -> Profile:
-    """What ``pack`` packed. Raises ValueError, TypeError, IndexError, KeyError or ValidationError for anything else."""
+    """What ``pack`` packed. Raises any error for anything else: it builds nothing longer than ``packed``."""
     schema, key, measured_at, measured, decision = packed
     return Profile(
         schema_version=schema,
@@ -205,7 +206,10 @@ def _measurements(packed: list[Any]) -> Measurements:
     (baseline, drift, loops, rest, seconds) = packed[9:]
     context, prompts = rest
     pairs, errors = contrasts
-    known = _chunks(pairs, 2) if pairs or not errors else _every_pair(acceptance[0])
+    known: Sequence[Sequence[int]] = _chunks(pairs, 2)
+    if errors and not pairs:
+        _expect(math.comb(len(acceptance[0]), 2), errors)
+        known = _every_pair(acceptance[0])
     return Measurements(
         engine_version=version,
         device=device,
@@ -222,7 +226,7 @@ def _measurements(packed: list[Any]) -> Measurements:
                 acceptance_length=Interval(mean=mean, half_width=error),
                 here=here,
                 prompts=n,
-                by_position=tuple(rate / 10 ** rates[0] for rate in rates[1:]),
+                by_position=tuple(rate / _UNITS[rates[0]] for rate in rates[1:]),
             )
             for k, mean, error, here, n, rates in zip(*acceptance, strict=True)
         ),
@@ -253,6 +257,8 @@ def _cells(
     spreads: list[float],
     blocks: list[int],
 ) -> Iterator[Cell]:
+    if not places:
+        _expect(len(sizes) * len(ks), itl)  # before there are so many
     pairs = _chunks(places, 2) if places else list(product(sizes, ks))
     for (size, k), value, spread, n in zip(pairs, itl, spreads, blocks, strict=True):
         skipped = reasons[-1 - int(value)] if value < 0 else None
@@ -296,6 +302,11 @@ def _decision(packed: list[Any]) -> Decision:
         ),
         warnings=tuple(warnings),
     )
+
+
+def _expect(length: int, column: Sequence[Any]) -> None:
+    if length != len(column):
+        raise ValueError(f"{len(column)} values where {length} belong")
 
 
 def _interval(means: list[float], errors: list[float]) -> Interval:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from specserve_profiler.contract.bounds import MOST_SIZES, Argument, BatchSize, Count, Name, Seconds, Tokens, Weight
 from specserve_profiler.contract.model import SCHEMA_VERSION, Model
 
 Method = Literal["draft_model", "eagle", "eagle3", "mtp", "dflash", "ngram"]
@@ -19,9 +20,9 @@ class Speculation(Model):
     """How the engine drafts."""
 
     method: Method
-    model: str | None = None
+    model: Name | None = None
     """Draft model; present exactly where the method has one."""
-    revision: str | None = None
+    revision: Name | None = None
     max_tokens: Annotated[int, Field(ge=1, le=16)]
     """Kmax: the K that the engine is booted with."""
 
@@ -29,36 +30,36 @@ class Speculation(Model):
 class Engine(Model):
     """The engine as it is deployed. It is profiled with exactly these."""
 
-    command: tuple[str, ...] = ("vllm", "serve")
-    args: tuple[str, ...] = ()
+    command: Annotated[tuple[Argument, ...], Field(max_length=1000)] = ("vllm", "serve")
+    args: Annotated[tuple[Argument, ...], Field(max_length=1000)] = ()
     """The user's own arguments; none of the flags that specserve owns (``arguments.owned_flags``)."""
-    max_num_seqs: Annotated[int, Field(ge=1)]
-    max_model_len: Annotated[int, Field(ge=1)]
-    tensor_parallel_size: Annotated[int, Field(ge=1)] = 1
+    max_num_seqs: BatchSize
+    max_model_len: Tokens
+    tensor_parallel_size: Annotated[int, Field(ge=1, le=4096)] = 1
 
 
 class Workload(Model):
     """What is generated while measuring. Acceptance depends on it as much as ITL depends on the accelerator."""
 
-    prompt_tokens: Annotated[int, Field(ge=1)]
+    prompt_tokens: Tokens
     """Prompts are cut to at most this many tokens."""
-    output_tokens: Annotated[int, Field(ge=1)]
+    output_tokens: Tokens
     """Upper bound of a generation; texts end earlier where they end by themselves."""
-    temperature: Annotated[float, Field(ge=0)] = 0
+    temperature: Annotated[float, Field(ge=0, le=100)] = 0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1
-    seed: int = 0
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 0
     """Of the order of the prompts."""
 
 
 class HubDataset(Model):
     """A dataset of a Hugging Face hub (``HF_ENDPOINT``, ``HF_TOKEN`` and ``HF_HOME`` apply)."""
 
-    name: Annotated[str, Field(min_length=1)]
-    config: str | None = None
-    split: str = "train"
-    column: str | None = None
+    name: Annotated[Name, Field(min_length=1)]
+    config: Name | None = None
+    split: Name = "train"
+    column: Name | None = None
     """Column of the prompts; None for the first known one: prompt, messages, conversations, turns, question, text."""
-    revision: str | None = None
+    revision: Name | None = None
 
 
 MT_BENCH = HubDataset(name="philschmid/mt-bench", column="turns")
@@ -68,7 +69,7 @@ MT_BENCH = HubDataset(name="philschmid/mt-bench", column="turns")
 class PromptSource(Model):
     """Where the prompts are: exactly one of the two."""
 
-    path: str | None = None
+    path: Name | None = None
     """JSONL file inside the container, one prompt a line: OpenAI chat ``messages``, ``prompt``, or ShareGPT."""
     hub: HubDataset | None = None
 
@@ -85,24 +86,24 @@ class PromptSource(Model):
 class ProfileRequest(Model):
     """Everything that a profiling Job must know. Travels as JSON in an environment variable."""
 
-    schema_version: int = SCHEMA_VERSION
-    key: str
-    model: str
+    schema_version: Count = SCHEMA_VERSION
+    key: Name
+    model: Name
     """Target model: a name or a path inside the container."""
-    revision: str | None = None
+    revision: Name | None = None
     speculation: Speculation
     engine: Engine
     workload: Workload
     prompts: PromptSource
-    batch_sizes: tuple[int, ...]
+    batch_sizes: Annotated[tuple[BatchSize, ...], Field(max_length=MOST_SIZES)]
     """Increasing; the last is at most ``engine.max_num_seqs``."""
-    measure_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    measure_seconds: Seconds
     """Time for measuring, boots excluded, at most; but every cell is measured once. It ends where enough is known."""
-    timeout_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    timeout_seconds: Seconds
     """Time for everything. The profiler stops by itself a little before the pod's own deadline."""
     verify: Verify = "Table"
     """Table: the finished table against the baseline in a closed loop. Full: against the best static K, too."""
-    weights: dict[int, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = {}
+    weights: Annotated[dict[BatchSize, Weight], Field(max_length=MOST_SIZES)] = {}
     """Share of the user's load at each batch size, any unit; empty for all measured batch sizes alike."""
 
     @model_validator(mode="after")

@@ -117,7 +117,7 @@ def test_a_table_is_served_where_no_single_k_runs_everywhere() -> None:
 
 def test_no_gain_beyond_the_error_means_no_speculation() -> None:
     """2 % gain, each quantity known to 5 %."""
-    decision = decide(engine({0: 1, 1: 1.02 / 1.1}, lambda b, k: 10 / (1 + 0.2 * k), error=0.05), 32)
+    decision = decide(engine({0: 1, 1: 1.2 * 1.02 / 1.1}, lambda b, k: 10, error=0.05), 32)
 
     assert decision.verdict == "None"
     assert "no gain beyond the error" in decision.reason
