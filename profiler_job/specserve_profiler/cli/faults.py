@@ -33,8 +33,13 @@ def explain(error: ValidationError, model: type[BaseModel], name: Callable[[str]
     return "\n".join(lines)
 
 
+def clipped(text: str, most: int = 100) -> str:
+    """What somebody gave, no longer than a line."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def _line(fault: dict[str, Any], model: type[BaseModel], name: Callable[[str], str]) -> str:
-    path = [str(part) for part in fault["loc"]]
+    path = [clipped(str(part)) for part in fault["loc"]]
     field, kind, given = ".".join(path), fault["type"], fault.get("input")
     if kind == "json_invalid":
         return str(fault["msg"])
@@ -44,8 +49,10 @@ def _line(fault: dict[str, Any], model: type[BaseModel], name: Callable[[str], s
         return f"{name(field)}: is needed"
     if kind == "value_error":
         return _own_words(str(fault["msg"]).removeprefix("Value error, "), field, name)
+    if kind == "string_unicode":
+        return f"{name(field)}: holds half a character, a lone surrogate"
     words = str(fault["msg"]).replace("Input should be", "must be").replace("a valid tuple", "a list")
-    shown = f", is {given!r}" if isinstance(given, str | int | float) else ""
+    shown = f", is {clipped(repr(given))}" if isinstance(given, str | int | float) else ""
     return f"{name(field)}: {words}{shown}"
 
 

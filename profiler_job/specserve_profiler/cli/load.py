@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from specserve_profiler.cli.faults import FaultError, explain
+from specserve_profiler.cli.faults import FaultError, clipped, explain
 from specserve_profiler.contract.model import SCHEMA_VERSION
 from specserve_profiler.contract.profile import PartialProfile, Profile
 from specserve_profiler.dialect import support
@@ -43,7 +43,8 @@ def read_finished(path: Path) -> Profile:
     """A profile with a decision. Raises FaultError for a partial one."""
     profile = read_profile(path)
     if isinstance(profile, PartialProfile):
-        raise FaultError(f"{path} is a partial profile ({profile.partial}): it has no decision; measure it again")
+        why = clipped(profile.partial, 300)
+        raise FaultError(f"{path} is a partial profile ({why}): it has no decision; measure it again")
     return profile
 
 
@@ -63,9 +64,14 @@ def parse_profile(text: str, name: str) -> Profile | PartialProfile:
             + about_figures(content, name)
         )
     version = content.get("schemaVersion", SCHEMA_VERSION)
+    if isinstance(version, bool) or not isinstance(version, int):
+        raise FaultError(
+            f"{name} is no profile: schemaVersion: must be a number, such as {SCHEMA_VERSION} without quotes, "
+            f"is {clipped(json.dumps(version))}"
+        )
     if version != SCHEMA_VERSION:
         raise FaultError(
-            f"{name} is a profile of schema version {version}, this tool reads version {SCHEMA_VERSION}: "
+            f"{name} is a profile of schema version {clipped(str(version))}, this tool reads version {SCHEMA_VERSION}: "
             "measure again, or use the specserve that wrote it"
         )
     model: type[Profile] | type[PartialProfile] = PartialProfile if "partial" in content else Profile

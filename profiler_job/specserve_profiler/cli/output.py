@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import sys
@@ -87,10 +88,10 @@ def place_for(path: Path, result: Profile | PartialProfile) -> Path:
 
 
 def put_json(value: Any) -> None:
-    """One line of JSON on stdout, where ``--json`` was asked for."""
+    """One line of JSON on stdout, where ``--json`` was asked for; what is no finite number there is null."""
     from specserve_profiler.contract.model import canonical_json
 
-    put(canonical_json(value))
+    put(canonical_json(_finite(value)))
 
 
 def put(text: str) -> None:
@@ -128,6 +129,14 @@ def stdout_failed(error: OSError) -> FaultError | None:
         return None
     why = f"OutputUnwritable: standard output cannot be written: {error.strerror}"
     return FaultError(why, exit_code("OutputUnwritable"))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _ended(text: str) -> str:

@@ -14,7 +14,7 @@ import typer
 from pydantic import ValidationError
 
 from specserve_profiler.cli import load, output
-from specserve_profiler.cli.faults import FaultError, explain
+from specserve_profiler.cli.faults import FaultError, clipped, explain
 from specserve_profiler.cli.load import read_finished
 from specserve_profiler.contract.profile import Arm, Decision, Profile, Row
 from specserve_profiler.contract.request import METHODS_WITH_DRAFTER, Speculation
@@ -119,14 +119,18 @@ def parse_rows(text: str) -> tuple[Row, ...]:
     try:
         values = json.loads(text) if text.lstrip().startswith("[") else _short_rows(text)
         table = tuple(Row(first=first, last=last, k=k) for first, last, k in values)
+        if not table:
+            raise FaultError("--rows: the table is empty; its first row begins at batch size 1")
         Decision(verdict="Dynamic", reason="", table=table, static_k=0)
     except ValidationError as error:
-        raise FaultError(f"--rows: {explain(error, Decision)}") from error
+        raise FaultError(explain(error, Decision, _rows_field)) from error
     except (ValueError, TypeError, RecursionError) as error:
-        raise FaultError(f'--rows: {text[:200]!r}: give "[[1,16,4],[17,64,2]]" or "1-16:4 17-64:2"') from error
-    if not table:
-        raise FaultError("--rows: the table is empty; its first row begins at batch size 1")
+        raise FaultError(f'--rows: {clipped(repr(text))}: give "[[1,16,4],[17,64,2]]" or "1-16:4 17-64:2"') from error
     return table
+
+
+def _rows_field(field: str) -> str:
+    return "--rows: table" if field == "table" else "--rows"
 
 
 def _short_rows(text: str) -> list[list[int]]:
