@@ -98,11 +98,21 @@ def stored_profiles(config_maps: Iterable[ConfigMap]) -> Shelf:
         except (ValueError, KeyError) as error:
             if isinstance(error, OtherSchemaError):
                 shelf.outdated[config_map.name] = Outdated(_inputs(config_map))
-            text = "; ".join(e["msg"] for e in error.errors()[:2]) if isinstance(error, ValidationError) else str(error)
-            shelf.problems.setdefault(config_map.key, []).append(f"ConfigMap {config_map.name} is no profile: {text}")
+            shelf.problems.setdefault(config_map.key, []).append(
+                f"ConfigMap {config_map.name} is no profile: {_faults(error)}"
+            )
     for profiles in shelf.valid.values():
         profiles.sort(key=lambda s: (s.profile.measured_at, s.config_map), reverse=True)
     return shelf
+
+
+def _faults(error: ValueError | KeyError) -> str:
+    """The first faults, each with its field."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    faults = error.errors(include_url=False, include_context=False, include_input=False)[:2]
+    named = (f"{'.'.join(map(str, f['loc']))}: {f['msg'].removeprefix('Value error, ')}" for f in faults)
+    return "; ".join(text.removeprefix(": ")[:300] for text in named)
 
 
 class OtherSchemaError(ValueError):
@@ -165,6 +175,15 @@ def _inputs(config_map: ConfigMap) -> KeyInputs | None:
         return None
 
 
+def _misfit(profile: Profile, inputs: KeyInputs) -> str:
+    """Why a profile cannot be served by, whoever wrote it: its table ends too soon, or K exceeds Kmax. Else empty."""
+    try:
+        profile.decision.check_for(inputs.engine.max_num_seqs, inputs.speculation.max_tokens)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 class ProfileDesk:
     """Answers for every key of one snapshot. Reads the ConfigMaps once."""
 
@@ -189,10 +208,14 @@ class ProfileDesk:
         """
         key = profile_key(inputs)
         wanted = self._snapshot.serving.annotations.get(names.REPROFILE, "")
-        stored = next(iter(self._shelf.valid.get(key, ())), None)
+        kept = self._shelf.valid.get(key, ())
+        misfits = {s.config_map: why for s in kept if (why := _misfit(s.profile, inputs))}
+        fitting = [s for s in kept if s.config_map not in misfits]
+        stored = next(iter(fitting), None)
+        problems = tuple(f"ConfigMap {name} is no profile of this serving: {why}" for name, why in misfits.items())
         # Without the label nobody knows whose they were to be.
-        problems = tuple(self._shelf.problems.get(key, ())) + tuple(self._shelf.problems.get("", ()))
-        if stored and (not wanted or any(s.reprofile == wanted for s in self._shelf.valid[key])):
+        problems += tuple(self._shelf.problems.get(key, ())) + tuple(self._shelf.problems.get("", ()))
+        if stored and (not wanted or any(s.reprofile == wanted for s in fitting)):
             return ProfileView(key, "Ready", stored=stored, problems=problems)
         jobs = sorted((j for j in self._snapshot.jobs if j.key == key and not j.deleting), key=lambda j: j.attempt)
         case = _Case(self._snapshot, found, inputs, used, key, wanted if stored else "", stored, problems)
@@ -277,6 +300,9 @@ class _Case:
     def _store(self, job: Job, result: Profile) -> ProfileView:
         namespace = self.snapshot.serving.namespace
         result = result.model_copy(update={"request": _request_of(job)})
+        misfit = _misfit(result, self.inputs)
+        if misfit:
+            return self._failed(job, _failure("ResultInvalid", f"{misfit}."))
         try:
             manifest = profiling.profile(namespace, result, self.inputs, job.reprofile)
         except ValueError as error:  # a table for an engine that knows none

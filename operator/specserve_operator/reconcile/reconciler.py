@@ -93,7 +93,8 @@ class Reconciler:
         applied = self._applied[key]
         now = self._clock()
         snapshot = await observe(self._client, self._store, self._settings, self._package, obj, applied, now)
-        plan = decide(snapshot)
+        # What others wrote is parsed there, profiles and messages: bounded, but not on the loop that renews the Lease.
+        plan = await asyncio.to_thread(decide, snapshot)
         failure: ApiError | None = None
         report, events = plan.status, plan.events
         try:

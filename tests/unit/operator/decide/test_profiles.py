@@ -316,7 +316,7 @@ async def test_a_profile_of_a_newer_release_with_other_key_inputs_is_good_enough
     ("data", "problem"),
     [
         ({}, "it has no profile.json"),
-        ({"profile.json": "{}"}, "Field required; Field required"),
+        ({"profile.json": "{}"}, "key: Field required; measuredAt: Field required"),
         ({"profile.json": "gibberish"}, "Invalid JSON: expected value at line 1 column 1"),
         (texts("specserve-000000000000"), "it is of key specserve-000000000000, its label says"),
     ],
@@ -339,17 +339,32 @@ async def test_what_is_no_profile_is_not_used_and_is_told_even_when_there_is_a_g
 @pytest.mark.parametrize(
     ("name", "change", "problem"),
     [
-        ("profile.json", {"measuredAt": "2026-11-03T12:00:00"}, "Input should have timezone info"),
+        ("profile.json", {"measuredAt": "2026-11-03T12:00:00"}, "measuredAt: Input should have timezone info"),
         (
             "profile.json",
             {"decision__speedups": [{"batchSize": 1, "overBaseline": 0, "overStatic": 1}]},
-            "Input should be greater than 0",
+            "decision.speedups.0.overBaseline: Input should be greater than 0",
         ),
         (
             "profile.json",
             {"decision__table": [{"first": 1, "last": 16, "k": 4}, {"first": 18, "last": 64, "k": 1}]},
-            "Value error, table: row 18-64: must begin at 17 and not end before that",
+            "decision: table: row 18-64: must begin at 17 and not end before that",
         ),
+        ("profile.json", {"decision__staticK": -1}, "decision.staticK: Input should be greater than or equal to 0"),
+        ("profile.json", {"decision__staticK": 99}, "decision.staticK: Input should be less than or equal to 16"),
+        ("profile.json", {"decision__table": []}, "decision.table: Tuple should have at least 1 item"),
+        ("profile.json", {"decision__speedups": [[]] * 50_000}, "decision.speedups.0: Input should be an object"),
+        (
+            "profile.json",
+            {"measurements__baseline": [{"batchSize": 1, "blocks": 4, "itlMs": {"mean": 0}}]},
+            "measurements.baseline.0.itlMs: mean must be from 1e-06 to 1e+09, is 0",
+        ),
+        (
+            "profile.json",
+            {"measurements__grid": [{"batchSize": 10**30, "k": 1, "itlMs": 9}]},
+            "measurements.grid.0.batchSize: Input should be less than or equal to 65536",
+        ),
+        ("profile.json", {"measurements__device": "L4" * 100_000}, "measurements.device: String should have at most"),
         (
             "speculative-config.json",
             {"num_speculative_tokens": 3},
@@ -370,6 +385,41 @@ async def test_a_profile_that_could_not_be_served_by_is_not_used(
 
     assert (await stands(w)).state == "Queued"
     assert w.condition("Profiled")[2].count(f"; ConfigMap from-git is no profile: {problem}") == 1
+
+
+MISFITS = [
+    pytest.param(
+        {"rows": ((1, 4, 4),)}, "decision.table: ends at batch size 4, maxNumSeqs is 64", id="a table that ends"
+    ),
+    pytest.param({"rows": ((1, 64, 5),)}, "decision.table: K = 5 exceeds maxTokens 4", id="K of a row"),
+    pytest.param({"verdict": "Static", "static_k": 16}, "decision.staticK: K = 16 exceeds maxTokens 4", id="static K"),
+]
+
+
+@pytest.mark.parametrize(("changes", "problem"), MISFITS)
+async def test_a_profile_for_another_engine_than_asked_for_is_not_used(
+    w: World, changes: dict[str, Any], problem: str
+) -> None:
+    made = texts(key(w), **changes)
+    config = {"method": "ngram", "num_speculative_tokens": 16}
+    static = {"speculative-config.json": json.dumps(config)} if "verdict" in changes else {}
+    w.api.put(foreign(key(w), {**made, **static}))
+
+    assert (await stands(w)).state == "Queued"
+    assert problem in w.condition("Profiled")[2]
+
+
+@pytest.mark.parametrize(("changes", "problem"), MISFITS)
+async def test_a_result_for_another_engine_than_asked_for_is_not_stored(
+    w: World, changes: dict[str, Any], problem: str
+) -> None:
+    w.finish(w.jobs[0], profile(key(w), **changes))
+
+    found = await stands(w)
+
+    assert (found.state, found.reason) == ("Failed", "ResultInvalid")
+    assert f"{problem}: measure again." in found.message
+    assert w.profiles() == []
 
 
 @pytest.mark.parametrize("text", ["gibberish", "[]", "[" * 100000])
