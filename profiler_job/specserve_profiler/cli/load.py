@@ -10,13 +10,16 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from specserve_profiler.cli.faults import FaultError, clipped, explain
+from specserve_profiler.cli.logs import LogError, profile_in
 from specserve_profiler.contract.model import SCHEMA_VERSION
 from specserve_profiler.contract.profile import PartialProfile, Profile
 from specserve_profiler.dialect import support
-from specserve_profiler.session.job import BEGIN, BEGIN_PARTIAL, END, END_PARTIAL
 
 LARGEST = 1 << 26
 """Bytes that are read of a file: a pod's whole log is less."""
+
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+"""How a file begins that PowerShell's ``>`` wrote."""
 
 
 def read_text(path: Path, flag: str = "") -> str:
@@ -29,7 +32,7 @@ def read_text(path: Path, flag: str = "") -> str:
     if len(content) > LARGEST:
         raise FaultError(f"{flag}{path} has more than {LARGEST >> 20} MiB: that is neither a profile nor a log of one")
     try:
-        return content.decode("utf-8-sig")
+        return content.decode("utf-16" if content.startswith(_UTF16) else "utf-8-sig")
     except UnicodeDecodeError as error:
         raise FaultError(f"{flag}{path} is no text: {error}") from error
 
@@ -50,12 +53,10 @@ def read_finished(path: Path) -> Profile:
 
 def parse_profile(text: str, name: str) -> Profile | PartialProfile:
     """A profile from JSON, or from a log of a Job that holds one between two marks. Raises FaultError."""
-    for begin, end in ((BEGIN, END), (BEGIN_PARTIAL, END_PARTIAL)):
-        if begin in text:
-            text = text.rpartition(begin)[2].partition(end)[0]
-            break
     try:
-        content = json.loads(text)
+        content = json.loads(profile_in(text) or text)
+    except LogError as error:
+        raise FaultError(f"{name} is no profile: {error}") from error
     except (ValueError, RecursionError) as error:
         raise FaultError(f"{name} is no profile: not JSON: {error}") from error
     if not isinstance(content, dict) or "measurements" not in content:
