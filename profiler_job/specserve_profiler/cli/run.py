@@ -15,7 +15,7 @@ from rich.console import Console
 
 from specserve_profiler.cli import output, plan
 from specserve_profiler.cli.faults import FaultError
-from specserve_profiler.cli.live import LiveView
+from specserve_profiler.cli.live import EngineLog, LiveView
 from specserve_profiler.contract.profile import Failure, PartialProfile, Profile
 from specserve_profiler.contract.reasons import exit_code, unwritable
 from specserve_profiler.contract.request import ProfileRequest
@@ -250,12 +250,11 @@ def _lines(engine_log: Path | None) -> Iterator[Listener]:
     if engine_log is None:
         yield lines
         return
-    with engine_log.open("w", encoding="utf-8") as log:
+    with EngineLog(engine_log) as log:
 
         def listen(event: Event) -> None:
             if isinstance(event, EngineLine):
-                log.write(event.text + "\n")
-                log.flush()
+                log.write(event.text)
             else:
                 lines(event)
 

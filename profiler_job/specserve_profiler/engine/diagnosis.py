@@ -103,6 +103,7 @@ _RULES = (
         "the kernel has most likely killed it for its memory: raise the container's memory limit, or " + _CPU_MEMORY,
     ),
 )
+_GONE = re.compile(r"engine core exited unexpectedly|died unexpectedly", _FLAGS)
 _ANY = "it would end where it is deployed, too: check image, engine.args and the models"
 
 
@@ -123,6 +124,9 @@ def diagnose_measured(lines: Sequence[str], returncode: int | None) -> Diagnosis
     found = diagnose(lines, returncode)
     if found.reason == "DiskFull":
         return found
+    if not _root_causes(lines) and any(_GONE.search(line) for line in lines):
+        cause = "its core process was killed from outside, most likely by the kernel for its memory"
+        return Diagnosis("EngineCrashed", cause, _RULES[-1].way_out.partition(": ")[2])
     hint = " (out of memory)" if found.reason == "OutOfMemory" else ""
     return Diagnosis("EngineCrashed", found.cause + hint, "it would do so where it is deployed, too, at such a load")
 
@@ -134,17 +138,25 @@ def error_line(lines: Sequence[str]) -> str:
     parser, else the last exception of any kind, else the last line.
     """
     plain = [text for text in map(_text, lines) if text]
-    exceptions = [line for line in plain if re.match(r"[\w.]*(Error|Exception|Interrupt)\b.*:", line)]
     choices: tuple[Callable[[], list[str]], ...] = (
-        lambda: [line for line in exceptions if not _AFTERMATH.search(line)],
+        lambda: _root_causes(lines),
         lambda: [line for line in plain if re.search(r"\berror: ", line)],
-        lambda: exceptions,
+        lambda: _exceptions(lines),
         lambda: plain,
     )
     for choice in choices:
         if found := choice():
             return found[-1][:_LONGEST]
     return "the engine wrote nothing"
+
+
+def _exceptions(lines: Sequence[str]) -> list[str]:
+    return [text for text in map(_text, lines) if re.match(r"[\w.]*(Error|Exception|Interrupt)\b.*:", text)]
+
+
+def _root_causes(lines: Sequence[str]) -> list[str]:
+    """Exceptions that tell of more than another process' end."""
+    return [line for line in _exceptions(lines) if not _AFTERMATH.search(line)]
 
 
 def _last(lines: Sequence[str]) -> str:

@@ -159,6 +159,10 @@ class Engine:
             return f"with exit code {code}"
         return f"by signal {signal.Signals(-code).name}" + (" (out of memory?)" if code == -signal.SIGKILL else "")
 
+    def said(self) -> str:
+        """The line of its log that says best what is wrong."""
+        return error_line(list(self._tail))
+
     async def watch(self) -> None:
         """Returns never; raises ProfilingError (EngineCrashed, DiskFull) as soon as the engine ends by itself."""
         await self._ended()

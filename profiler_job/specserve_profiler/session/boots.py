@@ -22,8 +22,8 @@ from specserve_profiler.session.measure import read_cell
 PROBE = "specserve_profiler.engine.probe.scheduler"
 PORTS_TRIED = 3
 """Another program may take a free port before the engine does."""
-_ENDING_SECONDS = 3.0
-"""From the engine's first broken connection to its end."""
+_ENDING_SECONDS = 8.0
+"""From the engine's first broken connection to its end: vLLM's server looks every 5 s whether its core is there."""
 
 T = TypeVar("T")
 
@@ -127,7 +127,11 @@ async def _unless_ended(engine: Engine, measure: Coroutine[Any, Any, T]) -> T:
             watching.result()
         return measuring.result()
     except aiohttp.ClientError as error:
-        raise ProfilingError("EngineCrashed", f"the engine broke off a request: {error!r}") from error
+        # What the client says of it holds addresses and headers, and nothing of why.
+        status = error.status if isinstance(error, aiohttp.ClientResponseError) else None
+        how = "broke off a request" if status is None else f"answered a request with status {status}"
+        why = f"the engine {how} and did not end; its log says: {engine.said()}"
+        raise ProfilingError("EngineCrashed", why) from error
     finally:
         for task in (measuring, watching):
             task.cancel()

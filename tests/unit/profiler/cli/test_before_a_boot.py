@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import pty
+import re
 import shlex
+import struct
+import subprocess
 import sys
+import termios
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.unit.profiler.cli.doors import shell
+from tests.unit.profiler.cli.doors import ROOT, shell
 from tests.unit.profiler.profiles_sample import partial, profile, request
 
 from specserve_profiler.cli import main
@@ -131,3 +139,29 @@ def test_messages_for_a_resource_are_told_in_flags() -> None:
         "Give it more time (--timeout-seconds), or set --max-num-seqs and --model"
     )
     assert as_flags("the model ./key and its batchSizes") == "the model ./key and its --batch-sizes"
+
+
+@pytest.mark.parametrize("columns", [40, 200])
+def test_a_person_at_a_terminal_sees_the_stage_that_runs(columns: int, folder: Path) -> None:
+    engine = f"{shlex.quote(sys.executable)} -c 'import time; time.sleep(60)'"
+    words = ["--model=./target", "--method=ngram", "--max-num-seqs=8", "--max-model-len=512", "--output-tokens=64"]
+    words += ["--prompts=prompts.jsonl", f"--engine-command={engine}"]
+    mine, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    running = subprocess.Popen(
+        [sys.executable, "-m", "specserve_profiler", "run", *words],
+        env={name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+        | {"PYTHONPATH": str(ROOT / "profiler_job"), "TERM": "xterm"},
+        stdin=theirs, stdout=theirs, stderr=theirs,
+    )  # fmt: skip
+    os.close(theirs)
+    seen = ""
+    while "● boot baseline" not in seen:
+        seen += re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", os.read(mine, 1 << 16).decode(errors="replace"))
+    running.terminate()
+    with suppress(OSError):  # a terminal that nobody holds any more
+        while os.read(mine, 1 << 16):
+            pass
+    os.close(mine)
+
+    assert running.wait(30) == 143

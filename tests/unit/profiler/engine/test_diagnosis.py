@@ -186,6 +186,29 @@ def test_while_it_is_measured_all_but_a_full_disk_is_a_crash_in_a_cell(line: str
     assert (found.reason, found.cause) == (reason, cause)
 
 
+def test_a_core_that_was_killed_is_told_in_a_sentence() -> None:
+    """As vLLM 0.32 logs it when its core gets SIGKILL amid requests."""
+    monitor = "(APIServer pid=29261) WARNING 12-01 01:23:42 [core_client.py:817] "
+    server = "(APIServer pid=29261) ERROR 12-01 01:23:42 [async_llm.py:906] "
+    found = diagnose_measured(
+        [
+            monitor + "[shutdown] MPClient: engine core exited unexpectedly; starting cleanup",
+            server + "AsyncLLM output_handler failed.",
+            server + "Traceback (most recent call last):",
+            server
+            + "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace "
+            + "(above) for the root cause.",
+            'INFO:     127.0.0.1:41234 - "POST /v1/completions HTTP/1.1" 500 Internal Server Error',
+            "INFO:     Finished server process [29261]",
+        ],
+        0,
+    )
+
+    assert found.reason == "EngineCrashed"
+    assert found.cause == "its core process was killed from outside, most likely by the kernel for its memory"
+    assert found.way_out.startswith("raise the container's memory limit, or set VLLM_CPU_KVCACHE_SPACE")
+
+
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [

@@ -16,7 +16,7 @@ import pytest
 from devcluster.pace import patience
 from specserve_profiler.contract.reasons import ProfilingError
 from specserve_profiler.engine.server import free_port, running
-from specserve_profiler.session.boots import PROBE
+from specserve_profiler.session.boots import PROBE, _unless_ended
 
 SERVER = """
 import http.server, subprocess, sys, time
@@ -123,6 +123,39 @@ async def test_an_engine_that_ends_while_measured_is_told(tmp_path: Path) -> Non
             await asyncio.wait_for(engine.watch(), patience(10))
 
     assert await gone(int(child_file.read_text()))
+
+
+async def test_a_request_that_fails_is_told_without_what_only_a_client_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specserve_profiler.session.boots._ENDING_SECONDS", 0.1)
+    says = "print('ValueError: the cache is torn', flush=True); "
+    for answer, told in (
+        (says + "self.send_response(500); self.end_headers()", "answered a request with status 500"),
+        (says + "self.connection.close()", "broke off a request"),
+    ):
+        script = SERVER.replace(
+            'self.send_response(400); self.end_headers(); self.wfile.write(b"no such thing")', answer
+        )
+        port = free_port()
+        async with running(
+            command(script, port, tmp_path / "child"), port, tmp_path, time.monotonic() + 20, print
+        ) as engine:
+            with pytest.raises(ProfilingError) as caught:
+                await _unless_ended(engine, engine.tokenize("text"))
+
+        assert caught.value.reason == "EngineCrashed"
+        assert str(caught.value) == (f"the engine {told} and did not end; its log says: ValueError: the cache is torn")
+
+
+async def test_what_the_engine_writes_for_a_terminal_is_told_as_a_terminal_shows_it(tmp_path: Path) -> None:
+    port, lines = free_port(), list[str]()
+    script = SERVER.replace("[gw0] loading", r"\033[0;36m(gw0)\033[0m loading\r 10%\r 90%")
+
+    async with running(command(script, port, tmp_path / "child"), port, tmp_path, time.monotonic() + 20, lines.append):
+        pass
+
+    assert lines == [" 90%"]
 
 
 async def test_an_engine_that_is_never_healthy_is_given_up(tmp_path: Path) -> None:

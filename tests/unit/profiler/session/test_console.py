@@ -100,3 +100,61 @@ def test_the_live_view_shows_stages_best_k_and_where_the_engines_log_is(tmp_path
     assert f"engine log: {log}" in text.replace("\n", "")
     assert "loading" not in text
     assert log.read_text() == "[specserve] 16 prompts from p.jsonl\nloading [weights]\n"
+
+
+def frame(width: int, height: int, tmp_path: Path, stages: int = 3) -> list[str]:
+    """The lines that the view draws in the middle of the grid, on a terminal of this size."""
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=width, height=height, color_system=None)
+    view = LiveView(terminal, tmp_path / "engine.log")
+    with observing(view):
+        for number in range(stages):
+            console.began(f"boot number {number}")
+        stage = Stage("acceptance of every K", 100)
+        stage.progress("batch size 128, K = 3")
+        console.best_so_far({1: 5, 2: 5, 4: 5, 8: 4, 16: 3, 32: 3, 64: 2, 128: 1})
+    with terminal.capture() as captured:
+        terminal.print(view._drawn())
+    return captured.get().splitlines()
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_the_live_view_shows_the_stage_that_runs_at_any_width(width: int, tmp_path: Path) -> None:
+    lines = frame(width, 30, tmp_path)
+
+    assert max(map(len, lines)) <= width
+    shown = " ".join(line.strip() for line in lines)
+    assert "✓ boot number 2 " in shown
+    assert re.search(r"● acceptance of every K .*1:\d\d left at most +batch size 1", shown)
+    assert "1:5" in shown and "128:1" in shown and "0:00 in all" in shown
+
+
+def test_one_line_holds_all_of_a_stage_where_there_is_room(tmp_path: Path) -> None:
+    wide, narrow = frame(200, 30, tmp_path), frame(40, 30, tmp_path)
+
+    assert any("● acceptance of every K" in line and "━" in line and "batch size 128, K = 3" in line for line in wide)
+    assert [line.rstrip() for line in narrow if "●" in line] == ["● acceptance of every K"]
+    below = narrow[[line.rstrip() for line in narrow].index("● acceptance of every K") + 1]
+    assert re.fullmatch(r"  1:\d\d left at most  batch size 128, K …", below)
+
+
+@pytest.mark.parametrize(("width", "height"), [(40, 10), (80, 8), (200, 6)])
+def test_old_stages_make_room_for_the_one_that_runs(width: int, height: int, tmp_path: Path) -> None:
+    lines = frame(width, height, tmp_path, stages=20)
+
+    assert len(lines) < height
+    shown = " ".join(lines)
+    assert re.search(r"✓ \d+ stages before", lines[0])
+    assert "● acceptance of every K" in shown and "left at most" in shown and "0:00 in all" in shown
+
+
+def test_a_full_disk_ends_the_engines_log_and_not_the_run() -> None:
+    screen = io.StringIO()
+    terminal = Console(file=screen, force_terminal=True, width=100, height=30, color_system=None)
+
+    with LiveView(terminal, Path("/dev/full")) as view, observing(view):
+        console.engine_line("loading")
+        console.engine_line("loaded")
+        say("16 prompts")
+
+    assert screen.getvalue().count("the engine's log ends here: /dev/full: No space left on device") == 1
+    assert "16 prompts" in screen.getvalue()
