@@ -43,6 +43,8 @@ class Memory:
         self.fail_after = False
         """Whether the failing call is carried out all the same, and only its answer is lost."""
         self.calls = 0
+        self.refuse: dict[str, ApiError] = {}
+        """``Kind`` or ``VERB Kind`` -> how each write of it is answered."""
         self._version = 100
 
     def put(self, obj: Json) -> Json:
@@ -88,6 +90,7 @@ class Memory:
         fails = self._call()
         if resource.kind == "Event":
             obj = edited(obj, {"metadata.name": f"event-{self._version}"})
+        self._refuse("POST", resource)
         ref = ref_of(obj)
         if ref in self.objects[resource.kind]:
             raise ApiError(409, "AlreadyExists", f'{resource.plural} "{ref.name}" already exists')
@@ -95,6 +98,7 @@ class Memory:
 
     async def apply(self, resource: Resource, obj: Json) -> Json:
         fails = self._call()
+        self._refuse("APPLY", resource)
         before = self.objects[resource.kind].get(ref_of(obj))
         kept = {"status": before["status"]} if before and "status" in before else {}
         if before:
@@ -129,6 +133,11 @@ class Memory:
             self.writes.append(f"DELETE {resource.kind} {name}")
         if fails:
             raise ApiError(0, "Unreachable", "the answer was lost")
+
+    def _refuse(self, verb: str, resource: Resource) -> None:
+        for what in (resource.kind, f"{verb} {resource.kind}"):
+            if what in self.refuse:
+                raise self.refuse[what]
 
     def _call(self) -> bool:
         self.calls += 1
@@ -240,6 +249,22 @@ class World:
             count = obj["spec"]["replicas"]
             status = {"observedGeneration": obj["metadata"]["generation"], "updatedReplicas": count}
             self.api.put({**obj, "status": {**status, "readyReplicas": count if ready else 0}})
+
+    def ready(self, deployment: str, count: int) -> None:
+        """So many of its pods are ready, all of its newest template."""
+        obj = self._obj("Deployment", deployment)
+        status = {"observedGeneration": obj["metadata"]["generation"], "updatedReplicas": obj["spec"]["replicas"]}
+        self.api.put({**obj, "status": {**status, "readyReplicas": count}})
+
+    def place_pods(self, deployment: str, node: str, *, ready: bool = True) -> None:
+        """Its pods stand on a node."""
+        made = self._obj("Deployment", deployment)
+        for number in range(made["spec"]["replicas"]):
+            labels = made["spec"]["template"]["metadata"]["labels"]
+            pod = {"apiVersion": "v1", "kind": "Pod", "spec": {"nodeName": node}}
+            meta = {"name": f"{deployment}-{number}", "namespace": NAMESPACE, "labels": labels}
+            status = {"phase": "Running", "conditions": [{"type": "Ready", "status": str(ready)}]}
+            self.api.put({**pod, "metadata": meta, "status": status})
 
     def start_pod(self, job: str, *, ready: bool = False, node: str = "n1", **status: Any) -> None:
         """The Job's pod runs; ready: it measures."""

@@ -25,6 +25,8 @@ ACCELERATOR = f"{GROUP}/accelerator"
 
 # Annotations.
 ATTEMPT = f"{GROUP}/attempt"
+FAILURES = f"{GROUP}/failures"
+"""On a Job: attempts that failed one after the other before it."""
 REQUESTED_BY = f"{GROUP}/requested-by"
 """On a Job: ``uid/digest`` of the resource that asked for it and of its spec, replicas apart. Another digest retries a
 failed Job at once; a generation would not do, because autoscalers raise it."""

@@ -82,6 +82,11 @@ def _is_true(condition: Json | None) -> bool:
     return condition is not None and condition["status"] == "True"
 
 
+def _devices(node: Json, of: str) -> dict[str, int]:
+    amounts = node.get("status", {}).get(of) or {}
+    return {name: int(parse_quantity(amount)) for name, amount in amounts.items() if name == "cpu" or "/" in name}
+
+
 @dataclass(frozen=True)
 class Node:
     """A node, as far as accelerators go."""
@@ -89,20 +94,19 @@ class Node:
     name: str
     labels: Mapping[str, str]
     allocatable: Mapping[str, int]
-    """Resource -> whole units."""
+    """Resource -> whole units that pods may have."""
     usable: bool = True
     """Ready and not cordoned."""
+    capacity: Mapping[str, int] = field(default_factory=dict)
+    """Resource -> whole units that are there, healthy or not."""
 
     @classmethod
     def read(cls, obj: Json) -> Node:
         return cls(
             name=obj["metadata"]["name"],
             labels=_labels(obj),
-            allocatable={
-                resource: int(parse_quantity(amount))
-                for resource, amount in (obj.get("status", {}).get("allocatable") or {}).items()
-                if resource == "cpu" or "/" in resource
-            },
+            allocatable=_devices(obj, "allocatable"),
+            capacity=_devices(obj, "capacity"),
             usable=_is_true(_condition(obj, "Ready")) and not obj.get("spec", {}).get("unschedulable", False),
         )
 
@@ -138,17 +142,21 @@ class Job:
     """Why it failed, in the Job controller's words."""
     message: str = ""
     deleting: bool = False
+    failures: int = 0
+    """Attempts that failed one after the other before it."""
 
     @classmethod
     def read(cls, obj: Json) -> Job:
         succeeded, failed = _condition(obj, "Complete"), _condition(obj, "Failed")
         finished = succeeded if _is_true(succeeded) else failed if _is_true(failed) else None
         annotations = _annotations(obj)
+        attempt = _whole(annotations.get(names.ATTEMPT, ""), 1)
         return cls(
             name=obj["metadata"]["name"],
             uid=obj["metadata"]["uid"],
             key=_labels(obj).get(names.PROFILE_KEY, ""),
-            attempt=_whole(annotations.get(names.ATTEMPT, ""), 1),
+            attempt=attempt,
+            failures=_whole(annotations.get(names.FAILURES, ""), attempt - 1),
             state="Active" if finished is None else "Succeeded" if finished is succeeded else "Failed",
             requested_by=annotations.get(names.REQUESTED_BY, ""),
             reprofile=annotations.get(names.REPROFILE, ""),
@@ -178,6 +186,8 @@ class Pod:
     deleting: bool = False
     waiting: str = ""
     """Why it has not started: the scheduler's or the kubelet's message."""
+    unscheduled_since: dt.datetime | None = None
+    """Since when no node takes it."""
     termination: str = ""
     """Termination message of the engine container."""
     reason: str = ""
@@ -192,8 +202,9 @@ class Pod:
         engine: Json = next((c.get("state", {}) for c in containers if c["name"] == names.ENGINE_CONTAINER), {})
         scheduled, waiting = _condition(obj, "PodScheduled"), engine.get("waiting") or {}
         wait = waiting.get("message") or waiting.get("reason", "")
-        if scheduled is not None and scheduled["status"] == "False":
-            wait = scheduled.get("message", "")
+        homeless = scheduled if scheduled is not None and scheduled["status"] == "False" else None
+        if homeless is not None:
+            wait = homeless.get("message", "")
         terminated = engine.get("terminated") or {}
         return cls(
             name=obj["metadata"]["name"],
@@ -206,10 +217,25 @@ class Pod:
             ready=_is_true(_condition(obj, "Ready")),
             deleting="deletionTimestamp" in obj["metadata"],
             waiting=wait,
+            unscheduled_since=_time(homeless.get("lastTransitionTime")) if homeless is not None else None,
             termination=terminated.get("message", ""),
             reason=status.get("reason") or terminated.get("reason", ""),
             disrupted=_is_true(_condition(obj, "DisruptionTarget")),
         )
+
+
+def _edited_by_others(obj: Json) -> bool:
+    """Whether somebody else wrote into the spec since our own last apply, as the API server kept account.
+
+    Scaling goes by a subresource and does not count, nor does what controllers note in annotations.
+    """
+    entries = obj["metadata"].get("managedFields") or ()
+    ours = max((e.get("time", "") for e in entries if e.get("manager") == names.MANAGER and _of_spec(e)), default="")
+    return any(e.get("time", "") >= ours for e in entries if e.get("manager") != names.MANAGER and _of_spec(e))
+
+
+def _of_spec(entry: Json) -> bool:
+    return not entry.get("subresource") and bool((entry.get("fieldsV1") or {}).get("f:spec"))
 
 
 @dataclass(frozen=True)
@@ -232,6 +258,9 @@ class Deployment:
     accelerator: str = ""
     """JSON of the accelerator's identity."""
     deleting: bool = False
+    owners: frozenset[str] = frozenset()
+    edited: bool = False
+    """Somebody else wrote into its spec since our own last apply."""
 
     @classmethod
     def read(cls, obj: Json) -> Deployment:
@@ -252,6 +281,8 @@ class Deployment:
             profile=annotations.get(names.PROFILE, ""),
             accelerator=annotations.get(names.ACCELERATOR_IDENTITY, ""),
             deleting="deletionTimestamp" in obj["metadata"],
+            owners=_owners(obj),
+            edited=_edited_by_others(obj),
         )
 
 
@@ -265,6 +296,9 @@ class Service:
     """Its resourceVersion: a Service has no generation, and changes as seldom."""
     applied_hash: str = ""
     deleting: bool = False
+    owners: frozenset[str] = frozenset()
+    edited: bool = False
+    """Somebody else wrote into its spec since our own last apply."""
 
     @classmethod
     def read(cls, obj: Json) -> Service:
@@ -274,6 +308,8 @@ class Service:
             generation=int(obj["metadata"]["resourceVersion"]),
             applied_hash=_annotations(obj).get(names.APPLIED_HASH, ""),
             deleting="deletionTimestamp" in obj["metadata"],
+            owners=_owners(obj),
+            edited=_edited_by_others(obj),
         )
 
 

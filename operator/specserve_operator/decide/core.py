@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from specserve_operator.api import names
 from specserve_operator.api.accelerator import Accelerator
-from specserve_operator.api.records import Deployment, Json, parse_time
-from specserve_operator.decide import accept, identity, status, variants
+from specserve_operator.api.records import Deployment, Json, Pod, Service, parse_time
+from specserve_operator.decide import accept, identity, rollout, status, variants
 from specserve_operator.decide.model import Child, Plan, Snapshot
 from specserve_operator.decide.profiles import ProfileDesk, ProfileView, variant_inputs
 from specserve_operator.decide.variants import Variant
@@ -28,23 +29,44 @@ def decide(snapshot: Snapshot) -> Plan:
     if problem is not None:
         report = status.refused(snapshot, "InvalidSpec", problem)
         events = status.transitions(serving.status, report)
-        return Plan(status=report, events=events, again_in=snapshot.settings.resync_seconds)
+        return Plan(
+            scale=_scaled_as_it_is(snapshot), status=report, events=events, again_in=snapshot.settings.resync_seconds
+        )
     fleet = identity.survey(snapshot.nodes, serving.spec.accelerators, serving.spec.profile.driver_policy)
     found = _variants(snapshot, fleet)
-    rollout = _rollout(snapshot, found)
-    report = status.report(snapshot, fleet, rollout.kept, rollout.replicas)
-    views = [v.view for v in rollout.kept if v.view is not None]
+    steps = _rollout(snapshot, fleet, found)
+    report = status.report(snapshot, fleet, steps.kept, steps.replicas)
+    views = [v.view for v in steps.kept if v.view is not None]
     wakes = [view.again_in for view in views if view.again_in is not None]
     return Plan(
         create=tuple(obj for view in views for obj in view.create),
-        apply=rollout.apply,
-        scale=rollout.scale,
+        apply=steps.apply,
+        scale=steps.scale,
         measure=tuple(job for view in views for job in view.measure),
         adopt=tuple(job for view in views for job in view.adopt),
-        delete=(*rollout.delete, *(gone for view in views for gone in view.delete), *_unwanted_jobs(snapshot, views)),
+        delete=(*steps.delete, *(gone for view in views for gone in view.delete), *_unwanted_jobs(snapshot, views)),
         status=report,
         events=status.transitions(serving.status, report),
-        again_in=min([*wakes, *rollout.wakes, snapshot.settings.resync_seconds]),
+        again_in=min([*wakes, *steps.wakes, snapshot.settings.resync_seconds]),
+    )
+
+
+def _scaled_as_it_is(snapshot: Snapshot) -> tuple[tuple[str, int], ...]:
+    """Replicas of a serving whose spec is refused otherwise: what serves can still be scaled."""
+    spec = snapshot.serving.spec
+    fleet = identity.survey(snapshot.nodes, spec.accelerators, spec.profile.driver_policy)
+    known = {found.accelerator.slug: found for found in fleet.found}
+    deployed = [
+        Variant(_remembered(d), known.get(d.variant), None, d, None) for d in snapshot.deployments if not d.deleting
+    ]
+    grace = dt.timedelta(seconds=snapshot.settings.variant_grace_seconds)
+    pods = _pods(snapshot)
+    standings = [variants.standing(v, pods, fleet, snapshot.now, grace) for v in deployed]
+    replicas = rollout.step(spec.replicas, standings, rollout.goal(spec.replicas, standings))
+    return tuple(
+        (v.deployment.name, replicas[s.slug])
+        for v, s in zip(deployed, standings, strict=True)
+        if v.deployment is not None and v.deployment.replicas != replicas[s.slug]
     )
 
 
@@ -100,30 +122,29 @@ class _Rollout:
     wakes: tuple[float, ...]
 
 
-def _rollout(snapshot: Snapshot, found: Iterable[Variant]) -> _Rollout:
+def _rollout(snapshot: Snapshot, fleet: identity.Fleet, everything: Sequence[Variant]) -> _Rollout:
     serving, spec = snapshot.serving, snapshot.serving.spec
-    everything = list(found)
-    present = [v for v in everything if v.found is not None]
     grace = dt.timedelta(seconds=snapshot.settings.variant_grace_seconds)
-    ready = sum(v.deployment.ready for v in present if v.deployment)
-    leaving = [v for v in everything if variants.retired(v, snapshot.now, grace, ready, spec.replicas)]
+    leaving = _leaving(snapshot, fleet, everything)
     kept = tuple(v for v in everything if v not in leaving)
-
-    able = [v for v in present if v.deployment is not None or variants.target(spec, v) is not None]
-    shares = variants.apportion(spec.replicas, [v.found.capacity if v.found else 0 for v in able])
-    replicas = {v.slug: share for v, share in zip(able, shares, strict=True)}
+    pods = _pods(snapshot)
+    able = [v for v in kept if v.deployment is not None or variants.target(spec, v) is not None]
+    standings = [variants.standing(v, pods, fleet, snapshot.now, grace) for v in able]
+    replicas = rollout.step(spec.replicas, standings, rollout.goal(spec.replicas, standings))
 
     apply: list[Json] = [] if _service_stands(snapshot) else [manifests.service(serving)]
     scale: list[tuple[str, int]] = []
-    for variant in able:
-        share = replicas[variant.slug]
-        arm = variants.target(spec, variant)
-        if arm is not None and not _stands(snapshot, variant, arm):
+    rolls: str | None = None
+    for variant, standing in zip(able, standings, strict=True):
+        share, arm = replicas[variant.slug], variants.target(spec, variant)
+        stands = arm is None or _stands(snapshot, variant, arm)
+        fresh = variant.deployment is None
+        if arm is not None and not stands and (fresh or (rolls is None and rollout.may_roll(standing, standings))):
             apply.append(manifests.deployment(serving, variant.accelerator, arm, share))
-        elif variant.deployment is not None and variant.deployment.replicas != share:
+            rolls = rolls if fresh or not standing.ready else variant.slug
+        # Also beside an apply, which may be refused for its template.
+        if variant.deployment is not None and variant.deployment.replicas != share:
             scale.append((variant.deployment.name, share))
-    bound = [v.deployment for v in kept if v.found is None and v.deployment is not None]
-    scale += [(d.name, spec.replicas) for d in bound if d.replicas > spec.replicas]
     ends = [v.missing_since + grace for v in kept if v.missing_since is not None]
     return _Rollout(
         kept=kept,
@@ -131,8 +152,33 @@ def _rollout(snapshot: Snapshot, found: Iterable[Variant]) -> _Rollout:
         apply=tuple(apply),
         scale=tuple(scale),
         delete=tuple((Child("Deployment", v.deployment.name), "") for v in leaving if v.deployment),
-        wakes=tuple(max((end - snapshot.now).total_seconds(), 0) + 1 for end in ends),
+        wakes=tuple((end - snapshot.now).total_seconds() + 1 for end in ends if end > snapshot.now),
     )
+
+
+def _leaving(snapshot: Snapshot, fleet: identity.Fleet, everything: Sequence[Variant]) -> list[Variant]:
+    """Variants whose Deployment goes now. One always stays: with none no pod would wait, and no autoscaler bring back
+    a node."""
+    grace = dt.timedelta(seconds=snapshot.settings.variant_grace_seconds)
+    replicas, pods = snapshot.serving.spec.replicas, _pods(snapshot)
+    ready = sum(v.deployment.ready for v in everything if v.found is not None and v.deployment)
+    leaving = [
+        v
+        for v in everything
+        if variants.retired(v, snapshot.now, grace, ready, replicas, elsewhere=variants.relabelled(v, pods, fleet))
+    ]
+    if len(leaving) == len(everything) and leaving:
+        return sorted(leaving, key=lambda v: v.deployment.replicas if v.deployment else 0)[:-1]
+    return leaving
+
+
+def _pods(snapshot: Snapshot) -> list[Pod]:
+    """Pods that serve, or are to."""
+    return [
+        p
+        for p in snapshot.pods
+        if p.serving == snapshot.serving.name and p.role == names.ROLE_SERVING and p.phase in ("Pending", "Running")
+    ]
 
 
 def _stands(snapshot: Snapshot, variant: Variant, arm: manifests.Arm) -> bool:
@@ -141,8 +187,8 @@ def _stands(snapshot: Snapshot, variant: Variant, arm: manifests.Arm) -> bool:
     if deployment is None:
         return False
     wanted = manifests.deployment_hash(snapshot.serving, variant.accelerator, arm)
-    left = snapshot.applied.get(Child("Deployment", deployment.name), deployment.generation)
-    return (deployment.applied_hash, deployment.profile, deployment.generation) == (wanted, arm.label, left)
+    same = (deployment.applied_hash, deployment.profile) == (wanted, arm.label)
+    return same and _ours(snapshot, Child("Deployment", deployment.name), deployment)
 
 
 def _service_stands(snapshot: Snapshot) -> bool:
@@ -150,8 +196,14 @@ def _service_stands(snapshot: Snapshot) -> bool:
     if service is None:
         return False
     wanted = manifests.service(snapshot.serving)["metadata"]["annotations"]
-    left = snapshot.applied.get(Child("Service", service.name), service.generation)
-    return service.applied_hash in wanted.values() and service.generation == left
+    return service.applied_hash in wanted.values() and _ours(snapshot, Child("Service", service.name), service)
+
+
+def _ours(snapshot: Snapshot, child: Child, record: Deployment | Service) -> bool:
+    """Whether a child is as we left it: in this process by its generation, before that by the API server's account."""
+    left = snapshot.applied.get(child)
+    untouched = not record.edited if left is None else record.generation == left
+    return untouched and snapshot.serving.uid in record.owners
 
 
 def _unwanted_jobs(snapshot: Snapshot, views: Iterable[ProfileView]) -> list[tuple[Child, str]]:

@@ -81,6 +81,10 @@ class Found:
     nodes: tuple[str, ...]
     capacity: int
     """Replicas that fit on its usable nodes."""
+    room: int
+    """Replicas that fit on all its nodes, usable just now or not."""
+    usable: frozenset[str]
+    """Names of its usable nodes."""
     profilable: bool
     """A node can take a profiling Job: usable, and no driver upgrade under way."""
     driver: str | None
@@ -112,7 +116,7 @@ def survey(nodes: Iterable[Node], spec: AcceleratorsSpec, driver_policy: str) ->
 
 
 def _identify(node: Node, spec: AcceleratorsSpec) -> Accelerator | str:
-    if node.allocatable.get(spec.resource, 0) < spec.per_replica:
+    if _devices(node, spec.resource) < spec.per_replica:
         return f"has fewer than {spec.per_replica} {spec.resource}"
     if node.labels.get(names.ACCELERATOR) == "":
         return f"its label {names.ACCELERATOR} is empty: set it to a name of your choice, or remove it"
@@ -128,12 +132,17 @@ def _identify(node: Node, spec: AcceleratorsSpec) -> Accelerator | str:
     )  # fmt: skip
 
 
+def _devices(node: Node, resource: str) -> int:
+    """Devices that a node has. While a device plugin restarts none is allocatable, but they are there."""
+    return max(node.allocatable.get(resource, 0), node.capacity.get(resource, 0))
+
+
 def _describe(members: list[tuple[Accelerator, Node]], spec: AcceleratorsSpec, driver_policy: str) -> Found:
     nodes = [node for _, node in members]
     # Nodes of one accelerator may be labelled by several releases of a labeller: what all of them say selects them.
     selector = set(members[0][0].selector).intersection(*(accelerator.selector for accelerator, _ in members))
     accelerator = replace(members[0][0], selector=tuple(sorted(selector)))
-    usable = [n for n in nodes if n.usable]
+    usable = [n for n in nodes if n.usable and n.allocatable.get(spec.resource, 0) >= spec.per_replica]
     settled = [n for n in usable if not upgrades_driver(n.labels)]
     # Nodes of one type may disagree while a fleet is upgraded: the driver of most of them counts.
     drivers = Counter(d for n in settled or nodes if (d := driver_of(n.labels, driver_policy)))
@@ -141,6 +150,8 @@ def _describe(members: list[tuple[Accelerator, Node]], spec: AcceleratorsSpec, d
         accelerator=accelerator,
         nodes=tuple(n.name for n in nodes),
         capacity=sum(n.allocatable[spec.resource] // spec.per_replica for n in usable),
+        room=sum(_devices(n, spec.resource) // spec.per_replica for n in nodes),
+        usable=frozenset(n.name for n in usable),
         profilable=bool(settled),
         driver=max(drivers, key=lambda d: (drivers[d], d)) if drivers else None,
     )

@@ -249,7 +249,7 @@ class _Case:
             return self._store(last, result)
         return self._failed(last, result)
 
-    def _start(self, attempt: int, after: Job | None = None, note: str = "") -> ProfileView:
+    def _start(self, attempt: int, after: Job | None = None, note: str = "", failures: int = 0) -> ProfileView:
         snapshot, serving = self.snapshot, self.snapshot.serving
         why = why_measure(self.used, self.inputs, self.requested)
         if snapshot.prompts.problem:
@@ -266,6 +266,7 @@ class _Case:
             package,
             snapshot.settings.priority_class,
             why=f"{why.reason}: {why.message}",
+            failures=failures,
         )
         missing = package not in {c.name for c in snapshot.config_maps}
         return self._view(
@@ -311,14 +312,15 @@ class _Case:
 
     def _failed(self, job: Job, failure: Failure) -> ProfileView:
         snapshot = self.snapshot
-        if failure.reason == RESULT_LOST:  # no fault of anything that waiting would mend
-            return self._start(job.attempt + 1, after=job, note=f"{failure.message}; ")
+        failures = job.failures + 1
+        if failure.reason == RESULT_LOST and failures == 1:  # a pod that is gone: once that is bad luck
+            return self._start(job.attempt + 1, after=job, note=f"{failure.message}; ", failures=failures)
         edited = job.requested_by != profiling.requested_by(snapshot.serving)
         if edited and job.requested_by.startswith(f"{snapshot.serving.uid}/"):
             return self._start(job.attempt + 1, after=job)
-        due = (job.finished_at or snapshot.now) + dt.timedelta(seconds=retry_pause(snapshot, job.attempt))
+        due = (job.finished_at or snapshot.now) + dt.timedelta(seconds=retry_pause(snapshot, failures))
         if job.finished_at is None or due <= snapshot.now:
-            return self._start(job.attempt + 1, after=job)
+            return self._start(job.attempt + 1, after=job, failures=failures)
         message = (
             f"Job {job.name} (attempt {job.attempt}): {failure.message}"
             f" Next attempt at {format_time(due)}, or at once after an edit of the spec"
@@ -394,10 +396,10 @@ def _failure(reason: str, message: str) -> Failure:
     )
 
 
-def retry_pause(snapshot: Snapshot, attempt: int) -> float:
-    """Seconds between the end of a failed attempt (1, 2, ...) and the next: doubling, bounded."""
+def retry_pause(snapshot: Snapshot, failures: int) -> float:
+    """Seconds between the end of an attempt that failed as the first, second ... in a row and the next: doubling."""
     settings = snapshot.settings
-    return min(settings.retry_seconds * 2.0 ** min(attempt - 1, 30), settings.retry_limit_seconds)
+    return min(settings.retry_seconds * 2.0 ** min(failures - 1, 30), settings.retry_limit_seconds)
 
 
 def variant_inputs(desk: ProfileDesk, snapshot: Snapshot, accelerator: Accelerator) -> KeyInputs | None:

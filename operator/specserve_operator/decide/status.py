@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import exp, log
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from specserve_operator.api import names
 from specserve_operator.api.records import format_time
@@ -84,6 +85,24 @@ def refused(snapshot: Snapshot, reason: str, problem: str) -> ServingStatus:
     )
 
 
+def hindered(
+    snapshot: Snapshot, report: ServingStatus, refused: Sequence[str], hindered: Sequence[str]
+) -> ServingStatus:
+    """A report with what could not be carried out of its plan: children that were refused, calls that are repeated."""
+    findings = []
+    if refused:
+        message = f"{'; '.join(dict.fromkeys(refused))}. What was serving before keeps serving."
+        findings += [Finding(kind, "False", "RefusedByCluster", message) for kind in ("Accepted", "Ready")]
+    if hindered:
+        findings.append(Finding("Progressing", "True", "Retrying", "; ".join(dict.fromkeys(hindered))))
+    new = {finding.type for finding in findings}
+    kept = tuple(c for c in report.conditions if c.type not in new)
+    changed: dict[str, Any] = {"conditions": (*_dated(snapshot, findings), *kept)}
+    if refused:
+        changed["summary"] = _cut(refused[0], SUMMARY_LENGTH)
+    return report.model_copy(update=changed)
+
+
 def _pods(snapshot: Snapshot) -> int:
     return sum(
         p.serving == snapshot.serving.name and p.role == names.ROLE_SERVING
@@ -120,7 +139,7 @@ def _dated(snapshot: Snapshot, findings: Iterable[Finding]) -> tuple[Condition, 
 
 def _accelerators_found(snapshot: Snapshot, fleet: Fleet) -> Finding:
     kind = "AcceleratorsFound"
-    notes = "; ".join(f"node {node} {why}" for node, why in fleet.unusable[:5])
+    notes = _left_out(fleet)
     if fleet.found:
         found = ", ".join(f"{f.accelerator.product} on {len(f.nodes)} node(s)" for f in fleet.found)
         return Finding(kind, "True", "Found", found + (f"; left out: {notes}" if notes else ""))
@@ -128,6 +147,17 @@ def _accelerators_found(snapshot: Snapshot, fleet: Fleet) -> Finding:
     if not fleet.selected:
         return Finding(kind, "False", "NoNodes", "no node has the labels of accelerators.nodeSelector")
     return Finding(kind, "False", "NoAccelerators", f"no selected node can serve with {resource}: {notes}")
+
+
+def _left_out(fleet: Fleet) -> str:
+    """Why nodes cannot be used, each reason once; where others can, those without devices are no news."""
+    told = [(node, why) for node, why in fleet.unusable if not fleet.found or not why.startswith("has fewer")]
+    reasons = dict.fromkeys(why for _, why in told)
+    first = {why: next(node for node, other in told if other == why) for why in reasons}
+    count = Counter(why for _, why in told)
+    return "; ".join(
+        f"node {first[why]}{f' and {count[why] - 1} more' if count[why] > 1 else ''} {why}" for why in list(reasons)[:5]
+    )
 
 
 _STATES = ("Failed", "Missing", "Queued", "Profiling")  # the worst first

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from specserve_operator.api.accelerator import Accelerator
-from specserve_operator.api.records import Deployment
+from specserve_operator.api.records import Deployment, Pod
 from specserve_operator.api.serving import ServingSpec
-from specserve_operator.decide.identity import Found
+from specserve_operator.decide.identity import Fleet, Found
 from specserve_operator.decide.profiles import ProfileView, Stored
+from specserve_operator.decide.rollout import Standing
 from specserve_operator.manifests.serving import Arm
 
 
@@ -65,34 +66,40 @@ def holds(variant: Variant) -> bool:
     return variant.deployment is not None and (variant.deployment.ready > 0 or measured)
 
 
-def apportion(replicas: int, capacities: Sequence[int]) -> list[int]:
-    """Split ``replicas`` over variants in proportion to their capacities (largest remainder; ties to the earlier).
+def standing(variant: Variant, pods: Sequence[Pod], fleet: Fleet, now: dt.datetime, grace: dt.timedelta) -> Standing:
+    """Where a variant stands, from its Deployment, its nodes and the ``pods`` of its serving."""
+    deployment, found, since = variant.deployment, variant.found, variant.missing_since
+    mine = [p for p in pods if p.variant == variant.slug and not p.deleting]
+    placed = [p for p in mine if p.node]
+    return Standing(
+        slug=variant.slug,
+        replicas=deployment.replicas if deployment else 0,
+        ready=min(deployment.ready, deployment.replicas) if deployment else 0,
+        room=found.room if found else 0,
+        seats=found.capacity + sum(p.node not in found.usable for p in placed) if found else 0,
+        stuck=sum(p.unscheduled_since is not None and now - p.unscheduled_since >= grace for p in mine),
+        unready=sum(not p.ready for p in placed),
+        rolling=deployment is not None and not (deployment.current and deployment.updated >= deployment.replicas),
+        present=found is not None,
+        awaited=since is not None and now < since + grace and not relabelled(variant, pods, fleet),
+    )
 
-    No variant gets more than its capacity while another has room. Beyond all capacity the rest is split likewise: such
-    pods wait, and tell an autoscaler what is missing. Without any capacity the first variant gets all.
+
+def relabelled(variant: Variant, pods: Iterable[Pod], fleet: Fleet) -> bool:
+    """Whether nodes under its pods are of another accelerator now: the table is not for that."""
+    nodes = {p.node for p in pods if p.variant == variant.slug and p.node and not p.deleting}
+    return variant.found is None and any(nodes.intersection(found.nodes) for found in fleet.found)
+
+
+def retired(
+    variant: Variant, now: dt.datetime, grace: dt.timedelta, ready_elsewhere: int, replicas: int, *, elsewhere: bool
+) -> bool:
+    """Whether a variant without nodes is to go (see ``rollout``): replaced, or over its grace and of no use.
+
+    ``elsewhere``: its pods are on nodes of another accelerator.
     """
-    total = sum(capacities)
-    if not capacities:
-        return []
-    if total == 0:
-        return [replicas, *[0] * (len(capacities) - 1)]
-    if replicas > total:
-        beyond = _largest_remainder(replicas - total, capacities)
-        return [capacity + extra for capacity, extra in zip(capacities, beyond, strict=True)]
-    return _largest_remainder(replicas, capacities)
-
-
-def _largest_remainder(count: int, weights: Sequence[int]) -> list[int]:
-    total = sum(weights)
-    shares = [count * weight // total for weight in weights]
-    by_remainder = sorted(range(len(weights)), key=lambda i: (-(count * weights[i] % total), i))
-    for index in by_remainder[: count - sum(shares)]:
-        shares[index] += 1
-    return shares
-
-
-def retired(variant: Variant, now: dt.datetime, grace: dt.timedelta, ready_elsewhere: int, replicas: int) -> bool:
-    """Whether a variant without nodes is to go: its grace is over, or others have taken its place."""
     if variant.found is not None or variant.deployment is None or variant.missing_since is None:
         return False
-    return now >= variant.missing_since + grace or ready_elsewhere >= replicas > 0
+    if ready_elsewhere >= replicas > 0:
+        return True
+    return now >= variant.missing_since + grace and (elsewhere or not variant.deployment.ready)

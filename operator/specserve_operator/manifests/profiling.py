@@ -64,8 +64,12 @@ def job(
     package_config_map: str,
     priority_class: str,
     why: str,
+    failures: int = 0,
 ) -> Json:
-    """The Job that measures ``key`` on ``accelerator``. It holds no credentials."""
+    """The Job that measures ``key`` on ``accelerator``. It holds no credentials.
+
+    ``failures``: attempts that failed one after the other before it.
+    """
     spec = serving.spec
     labels = {names.PROFILE_KEY: key}
     pod_meta = {
@@ -92,6 +96,7 @@ def job(
     template["spec"]["containers"] = [{field: engine[field] for field in engine if field not in SERVING_ONLY}]
     annotations = {
         names.ATTEMPT: str(attempt),
+        names.FAILURES: str(failures),
         names.REQUESTED_BY: requested_by(serving),
         names.WHY: why,
     }

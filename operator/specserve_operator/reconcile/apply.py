@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import MutableMapping
+from collections.abc import Awaitable, MutableMapping
+from typing import Any, NamedTuple
 
 from specserve_operator.api import names
 from specserve_operator.api.records import ConfigMap, Json, format_time
@@ -25,31 +26,73 @@ from specserve_operator.store.client import (
 log = logging.getLogger(__name__)
 
 
-async def carry_out(client: Client, snapshot: Snapshot, plan: Plan, applied: MutableMapping[Child, int]) -> None:
+class Hindrance(NamedTuple):
+    """A step that failed, and what it was to do."""
+
+    what: str
+    error: ApiError
+
+
+async def carry_out(
+    client: Client, snapshot: Snapshot, plan: Plan, applied: MutableMapping[Child, int]
+) -> list[Hindrance]:
     """Create, apply, scale, measure, adopt, delete: all of the plan but its status and its events.
 
+    Each step by itself: one that is refused keeps none from being done but those that need it. Returns what failed; the
+    next round goes on from there.
+
     Raises:
-        ApiError: the first step that failed. What was done stays done; the next round goes on from there.
+        ApiError: the API server cannot be reached.
     """
-    serving = snapshot.serving
-    for obj in plan.create:
-        await _create(client, obj)
+    failed: list[Hindrance] = []
+
+    async def attempt(what: str, step: Awaitable[Any]) -> bool:
+        try:
+            await step
+        except ApiError as error:
+            if not error.status:
+                raise
+            failed.append(Hindrance(what, error))
+            return False
+        return True
+
+    space = snapshot.serving.namespace
+    created = [await attempt(_named(obj), _create(client, obj)) for obj in plan.create]
     for obj in plan.apply:
-        child = Child(obj["kind"], obj["metadata"]["name"])
-        log.info("apply %s %s/%s", child.kind, serving.namespace, child.name)
-        applied[child] = _generation(await _apply(client, snapshot, obj))
+        await attempt(f"apply {_named(obj)}", _apply_child(client, snapshot, obj, applied))
     for name, replicas in plan.scale:
-        log.info("scale Deployment %s/%s to %d", serving.namespace, name, replicas)
-        answer = await client.patch(DEPLOYMENTS, serving.namespace, name, {"spec": {"replicas": replicas}})
-        applied[Child("Deployment", name)] = _generation(answer)
-    for job in plan.measure:
-        await _measure(client, serving.namespace, job)
+        await attempt(f"scale Deployment {name}", _scale(client, space, name, replicas, applied))
+    # A Job needs the package that is made with it, and the one before it stays until it is there.
+    measured = all(created) and all(
+        [await attempt(_named(job.manifest), _measure(client, space, job)) for job in plan.measure]
+    )
     for running in plan.adopt:
-        await _adopt(client, serving, running.name, running.uid)
+        await attempt(f"adopt Job {running.name}", _adopt(client, snapshot.serving, running.name, running.uid))
     for child, uid in plan.delete:
-        log.info("delete %s %s/%s", child.kind, serving.namespace, child.name)
-        applied.pop(child, None)
-        await client.delete(RESOURCES[child.kind], serving.namespace, child.name, uid)
+        if measured or child.kind != "Job":
+            await attempt(f"delete {child.kind} {child.name}", _delete(client, space, child, uid, applied))
+    return failed
+
+
+def _named(obj: Json) -> str:
+    return f"{obj['kind']} {obj['metadata']['name']}"
+
+
+async def _apply_child(client: Client, snapshot: Snapshot, obj: Json, applied: MutableMapping[Child, int]) -> None:
+    log.info("apply %s in %s", _named(obj), snapshot.serving.namespace)
+    applied[Child(obj["kind"], obj["metadata"]["name"])] = _generation(await _apply(client, snapshot, obj))
+
+
+async def _scale(client: Client, namespace: str, name: str, replicas: int, applied: MutableMapping[Child, int]) -> None:
+    log.info("scale Deployment %s/%s to %d", namespace, name, replicas)
+    answer = await client.patch(DEPLOYMENTS, namespace, name, {"spec": {"replicas": replicas}})
+    applied[Child("Deployment", name)] = _generation(answer)
+
+
+async def _delete(client: Client, namespace: str, child: Child, uid: str, applied: MutableMapping[Child, int]) -> None:
+    log.info("delete %s %s/%s", child.kind, namespace, child.name)
+    applied.pop(child, None)
+    await client.delete(RESOURCES[child.kind], namespace, child.name, uid)
 
 
 def _generation(obj: Json) -> int:

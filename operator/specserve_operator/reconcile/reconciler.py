@@ -95,18 +95,15 @@ class Reconciler:
         snapshot = await observe(self._client, self._store, self._settings, self._package, obj, applied, now)
         # What others wrote is parsed there, profiles and messages: bounded, but not on the loop that renews the Lease.
         plan = await asyncio.to_thread(decide, snapshot)
-        failure: ApiError | None = None
         report, events = plan.status, plan.events
-        try:
-            await carry_out(self._client, snapshot, plan, applied)
-        except ApiError as error:
-            if error.status not in REFUSALS:
-                raise
-            failure = error
-            report = status.refused(snapshot, "RefusedByCluster", error.message)
+        failed = await carry_out(self._client, snapshot, plan, applied)
+        if failed:
+            refused = [f.error.message for f in failed if f.error.status in REFUSALS]
+            hindered = [f"{f.what}: {f.error.message}" for f in failed if f.error.status not in REFUSALS]
+            report = status.hindered(snapshot, report, refused, hindered)
             events = status.transitions(snapshot.serving.status, report)
         if await write_status(self._client, obj, snapshot.serving.status, report):
             await tell_all(self._client, snapshot, events)
-        if failure is not None:
-            raise failure
+        if failed:
+            raise failed[0].error
         return plan.again_in

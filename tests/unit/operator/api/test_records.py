@@ -72,8 +72,15 @@ def job(conditions: list[Json] | None = None, **annotations: str) -> Job:
 
 def test_a_running_job() -> None:
     assert job(attempt="2", requested_by="u/abc", reprofile="x", why="Requested: x") == Job(
-        "specserve-k-2", "u", "specserve-k", 2, "Active", "u/abc", "x", "Requested: x", "", frozenset({"one", "two"})
-    )
+        "specserve-k-2", "u", "specserve-k", 2, "Active", "u/abc", "x", "Requested: x", "", frozenset({"one", "two"}),
+        failures=1,
+    )  # fmt: skip
+
+
+def test_failures_in_a_row_are_those_of_the_annotation_and_for_older_jobs_all_earlier_attempts() -> None:
+    assert job(attempt="7", failures="0").failures == 0
+    assert job(attempt="7", failures="nonsense").failures == 6
+    assert job(attempt="7").failures == 6
 
 
 @pytest.mark.parametrize(

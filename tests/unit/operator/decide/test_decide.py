@@ -18,6 +18,7 @@ from specserve_profiler.contract.key import profile_key
 from specserve_profiler.contract.profile import Failure
 
 ON_L4 = "chat-nvidia-l4-ea1e09"
+ON_A100 = "chat-nvidia-a100-sxm-c83ca8"
 RETRY = 600
 
 
@@ -239,6 +240,7 @@ async def test_without_prompts_nothing_is_measured_and_the_message_says_what_is_
 async def test_a_new_label_brings_a_variant_and_the_old_one_serves_until_it_is_replaced() -> None:
     w = await profiled()
     (old,) = w.profiles()
+    w.place_pods(ON_L4, "n1")
 
     w.label("n1", names.ACCELERATOR, "lab-box")
     await w.settle()
@@ -263,6 +265,7 @@ async def test_a_new_label_brings_a_variant_and_the_old_one_serves_until_it_is_r
 
 async def test_a_variant_without_nodes_goes_when_its_grace_ends_and_not_before() -> None:
     w = await profiled(speculation__beforeProfile="Wait")
+    w.place_pods(ON_L4, "n1")
     w.label("n1", names.ACCELERATOR, "lab-box")
     await w.settle()
     assert await w.round() == pytest.approx(300)  # the resync; the grace ends later
@@ -300,7 +303,7 @@ async def test_a_stored_profile_is_used_by_whoever_comes_to_its_accelerator_agai
     await w.settle()
     w.pass_time(601)
     await w.settle()
-    assert w.replicas() == {}
+    assert w.replicas() == {ON_L4: 3}  # the last one never goes: its pods wait, and an autoscaler brings a node
     for job in list(w.jobs):
         w.remove("Job", job)
 
@@ -327,13 +330,86 @@ async def test_a_deployment_that_lost_its_memory_still_goes_after_the_grace() ->
     w = await profiled(speculation__beforeProfile="Wait")
     w.api.put(edited(w.deployment(ON_L4), {"metadata.annotations": {names.PROFILE: "Static"}}))
     w.remove("Node", "n1")
+    w.api.put(node("n2", A100))
+    w.roll_out(ready=False)
     await w.settle()
-    assert [a.missing_since for a in w.status().accelerators] == [later(0)]
+    assert [a.missing_since for a in w.status().accelerators] == [None, later(0)]
 
     w.pass_time(601)
     await w.settle()
 
     assert w.replicas() == {}
+
+
+async def test_labels_that_are_gone_for_good_take_nothing_down_that_serves() -> None:
+    w = await profiled(node("n1", devices=2), node("n2", A100, devices=2))
+    w.place_pods(ON_L4, "n1")
+    assert w.replicas() == {ON_A100: 2, ON_L4: 1}
+
+    w.label("n1", "nvidia.com/gpu.product", None)
+    await w.settle()
+    assert w.replicas() == {ON_A100: 2, ON_L4: 1}  # its labeller may be back in a moment
+
+    w.pass_time(601)
+    await w.settle()
+    assert w.replicas() == {ON_A100: 3, ON_L4: 1}  # nobody replaced them yet
+
+    w.roll_out()
+    await w.settle()
+    assert w.replicas() == {ON_A100: 3}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"spec": {"unschedulable": True}}, id="cordoned"),
+        pytest.param({"status.conditions": [{"type": "Ready", "status": "Unknown"}]}, id="not Ready"),
+        pytest.param({"status.allocatable": {"cpu": "8"}, "status.capacity": {"nvidia.com/gpu": "2"}}, id="plugin"),
+    ],
+)
+@pytest.mark.parametrize("nodes", [["n1"], ["n1", "n2"]])
+async def test_nodes_that_cannot_be_used_just_now_move_no_replica(change: dict[str, Any], nodes: list[str]) -> None:
+    w = await profiled(node("n1", devices=2), node("n2", A100, devices=2))
+    before = w.replicas()
+
+    for name in nodes:
+        found = w.api.of("Node", name)
+        assert found is not None
+        w.api.put(edited(found, change))
+    await w.settle()
+
+    assert w.replicas() == before
+
+
+async def test_a_new_type_of_node_takes_nothing_from_what_serves_before_it_is_ready() -> None:
+    w = await profiled(node("n1", devices=6), replicas=6)
+
+    w.api.put(node("n2", A100, devices=6))
+    await w.settle()
+    assert w.replicas() == {ON_L4: 6, ON_A100: 3}
+
+    w.ready(ON_A100, 1)
+    await w.settle()
+    assert w.replicas() == {ON_L4: 5, ON_A100: 3}
+
+    w.roll_out()
+    await w.settle()
+    assert w.replicas() == {ON_L4: 3, ON_A100: 3}
+
+
+async def test_variants_roll_one_after_the_other() -> None:
+    w = await profiled(node("n1", devices=2), node("n2", A100, devices=2))
+    template = w.deployment(ON_L4)["spec"]["template"]
+
+    w.edit({"spec.podTemplate": {"spec": {"tolerations": [{"operator": "Exists"}]}}})
+    await w.settle()
+    rolled = [name for name in w.replicas() if "tolerations" in w.deployment(name)["spec"]["template"]["spec"]]
+    assert rolled == [ON_A100]
+    assert w.deployment(ON_L4)["spec"]["template"] == template
+
+    w.roll_out()
+    await w.settle()
+    assert w.deployment(ON_L4)["spec"]["template"]["spec"]["tolerations"] == [{"operator": "Exists"}]
 
 
 async def test_devices_that_vanish_for_a_moment_do_not_end_a_running_measurement() -> None:
@@ -430,14 +506,15 @@ async def test_a_job_that_somebody_else_waits_for_is_not_deleted() -> None:
 # Refusals, and the end.
 
 
-async def test_a_refused_spec_changes_nothing_but_the_status() -> None:
+async def test_a_refused_spec_changes_nothing_but_replicas_and_the_status() -> None:
     w = await profiled()
-    before = (w.deployment(ON_L4), w.jobs, w.profiles())
+    before = (w.deployment(ON_L4)["spec"]["template"], w.jobs, w.profiles())
 
     w.edit({"spec.engine.args": ["--port=9"], "spec.replicas": 9})
     await w.settle()
 
-    assert (w.deployment(ON_L4), w.jobs, w.profiles()) == before
+    assert (w.deployment(ON_L4)["spec"]["template"], w.jobs, w.profiles()) == before
+    assert w.replicas() == {ON_L4: 9}
     status, reason, message = w.condition("Accepted")
     assert (status, reason) == ("False", "InvalidSpec")
     assert message == (
@@ -523,6 +600,69 @@ async def test_a_service_of_somebody_else_is_never_taken_over() -> None:
 
     assert w.api.of("Service", "chat")["spec"] == theirs["spec"]  # type: ignore[index]
     assert w.condition("Accepted")[:2] == ("False", "RefusedByCluster")
+
+
+TEMPLATE = {"f:spec": {"f:template": {"f:spec": {"f:containers": {'k:{"name":"engine"}': {"f:image": {}}}}}}}
+
+
+@pytest.mark.parametrize(
+    ("entry", "mended"),
+    [
+        pytest.param({"manager": "kubectl-edit", "time": later(60), "fieldsV1": TEMPLATE}, True, id="edited"),
+        pytest.param(
+            {"manager": "kubectl-edit", "time": later(-60), "fieldsV1": TEMPLATE}, False, id="put right since"
+        ),
+        pytest.param(
+            {
+                "manager": "kubectl",
+                "time": later(60),
+                "subresource": "scale",
+                "fieldsV1": {"f:spec": {"f:replicas": {}}},
+            },
+            False,
+            id="scaled",
+        ),
+        pytest.param(
+            {
+                "manager": "kube-controller-manager",
+                "time": later(60),
+                "fieldsV1": {"f:metadata": {"f:annotations": {}}},
+            },
+            False,
+            id="a controller's note",
+        ),
+    ],
+)
+async def test_an_edit_made_while_no_operator_ran_is_put_right(entry: dict[str, Any], mended: bool) -> None:
+    w = await profiled()
+    right = w.deployment(ON_L4)["spec"]["template"]["spec"]["containers"][0]["image"]
+    ours = {"manager": "specserve", "time": later(0), "operation": "Apply", "fieldsV1": TEMPLATE}
+    obj = edited(w.deployment(ON_L4), {"metadata.managedFields": [ours, entry]})
+    obj["spec"]["template"]["spec"]["containers"][0]["image"] = "theirs:latest"
+    w.api.put(obj)
+    w.restart_operator()
+
+    await w.settle()
+
+    image = w.deployment(ON_L4)["spec"]["template"]["spec"]["containers"][0]["image"]
+    assert (image == right) is mended
+
+
+async def test_a_resource_made_again_owns_what_its_orphans_serve() -> None:
+    w = await profiled()
+    w.edit({"metadata.uid": "uid-made-again"})
+    for kind, name in (("Deployment", ON_L4), ("Service", "chat")):
+        found = w.api.of(kind, name)
+        assert found is not None
+        w.api.put(edited(found, {"metadata.ownerReferences": []}))
+    w.restart_operator()
+
+    await w.settle()
+
+    for kind, name in (("Deployment", ON_L4), ("Service", "chat")):
+        found = w.api.of(kind, name)
+        assert found is not None
+        assert [owner["uid"] for owner in found["metadata"]["ownerReferences"]] == ["uid-made-again"]
 
 
 # The fixpoint.

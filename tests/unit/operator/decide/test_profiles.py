@@ -144,6 +144,33 @@ async def test_a_job_whose_pod_is_gone_is_measured_again_and_says_so(w: World) -
     )
 
 
+async def test_a_result_that_is_lost_again_waits_as_any_failure_does(w: World) -> None:
+    w.finish(w.jobs[0], None, succeeds=True)
+    await w.round()
+
+    w.finish(w.jobs[0], None, succeeds=True)
+    for _ in range(5):
+        await w.round()
+
+    assert w.jobs == [f"{key(w)}-2"]
+    found = w.status().accelerators[0].profile
+    assert (found.state, found.reason) == ("Failed", "ResultLost")
+    assert f"Next attempt at {later(1200)}" in found.message
+
+
+async def test_the_pause_counts_failures_in_a_row_not_measurements(w: World) -> None:
+    for count in range(6):
+        w.finish(w.jobs[-1], profile(key(w)))
+        await w.settle()
+        w.edit({"metadata.annotations": {"specserve.dev/reprofile": f"again {count}"}})
+        await w.settle()
+
+    w.finish(w.jobs[-1], FAILED)
+    await w.settle()
+
+    assert f"Next attempt at {later(600)}" in w.status().accelerators[0].profile.message
+
+
 async def test_a_failure_says_why_and_when_the_next_attempt_is(w: World) -> None:
     (job,) = w.jobs
     w.finish(job, FAILED)

@@ -203,6 +203,21 @@ async def test_nodes_that_are_left_out_are_named_with_the_way_out() -> None:
     )
 
 
+async def test_nodes_that_come_and_go_without_a_device_rewrite_no_status() -> None:
+    w = World(SERVING, node("n1", L4), node("n2", "Tesla-T4-SHARED"), node("n4", "Tesla-T4-SHARED"))
+    await w.settle()
+    assert "left out: node n2 and 1 more its devices are shared" in w.condition("AcceleratorsFound")[2]
+    writes = len(w.api.writes)
+
+    for number in range(3):
+        w.api.put(node(f"cpu-{number}", "", devices=0))
+        await w.settle()
+    w.remove("Node", "cpu-0")
+    await w.settle()
+
+    assert len(w.api.writes) == writes
+
+
 async def test_without_an_accelerator_that_can_serve() -> None:
     w = World(SERVING, node("n1", ""))
     await w.settle()

@@ -192,3 +192,49 @@ async def test_events_that_cannot_be_posted_do_not_keep_from_work() -> None:
 
     assert len(w.jobs) == 1
     assert w.events() == []
+
+
+async def test_a_child_that_is_refused_keeps_no_other_from_its_due() -> None:
+    """A webhook refuses the Service: the Job starts all the same, and the status says what failed."""
+    w = World(SERVING, node("n1"))
+    w.api.refuse["Service"] = ApiError(500, "InternalError", 'failed calling webhook "policy.example"')
+
+    with pytest.raises(ApiError, match="failed calling webhook"):
+        await w.round()
+
+    assert len(w.jobs) == 1
+    assert w.condition("Progressing") == (
+        "True", "Retrying", 'apply Service chat: failed calling webhook "policy.example"',
+    )  # fmt: skip
+    assert w.condition("Accepted")[0] == "True"
+
+    w.api.refuse.clear()
+    await w.settle()
+    assert w.api.names("Service") == ["chat"]
+    assert w.condition("Progressing")[1] != "Retrying"
+
+
+async def test_with_a_refused_child_replicas_still_follow() -> None:
+    w = World(SERVING, node("n1"))
+    await scheduling(w)
+    w.api.refuse["APPLY Deployment"] = ApiError(422, "Invalid", "spec.template: tolerations: Invalid value")
+    w.edit({"spec.replicas": 1})
+
+    for _ in range(3):
+        with pytest.raises(ApiError):
+            await w.round()
+
+    assert w.condition("Accepted")[:2] == ("False", "RefusedByCluster")
+    assert "tolerations: Invalid value" in w.condition("Accepted")[2]
+    assert list(w.replicas().values()) == [1]
+
+
+async def test_a_job_whose_package_cannot_be_made_is_not_started() -> None:
+    w = World(SERVING, node("n1"))
+    w.api.refuse["POST ConfigMap"] = ApiError(403, "Forbidden", "exceeded quota: config-maps")
+
+    with pytest.raises(ApiError, match="exceeded quota"):
+        await w.round()
+
+    assert w.jobs == []
+    assert w.condition("Accepted")[:2] == ("False", "RefusedByCluster")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.builders import SERVING, edited, later, node, profile
+from tests.builders import A100, SERVING, edited, later, node, profile
 from tests.memory import World
 
 ON_L4 = "chat-nvidia-l4-ea1e09"
@@ -62,19 +62,20 @@ async def test_a_time_of_the_status_that_cannot_be_begins_the_grace_anew(w: Worl
     w.finish(w.jobs[0], profile(w.key_of(w.jobs[0])))
     await w.settle()
     w.remove("Node", "n1")
+    w.api.put(node("n2", A100))
     await w.settle()
-    assert w.status().accelerators[0].missing_since == later(0)
+    assert w.status().accelerators[1].missing_since == later(0)
 
     status: dict[str, Any] = w.status().model_dump(mode="json", by_alias=True, exclude_none=True)
-    status["accelerators"][0]["missingSince"] = text
+    status["accelerators"][1]["missingSince"] = text
     w.edit({"status": status})
     w.pass_time(60)
     await w.settle()
-    assert w.status().accelerators[0].missing_since == later(60)
+    assert w.status().accelerators[1].missing_since == later(60)
 
     w.pass_time(601)
     await w.settle()
-    assert w.status().accelerators == ()
+    assert [a.product for a in w.status().accelerators] == ["NVIDIA-A100-SXM4-80GB"]
 
 
 async def test_more_accelerators_than_the_status_holds_are_served_all_the_same() -> None:
