@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import sys
 import tempfile
 import traceback
+from collections.abc import Callable
 from contextlib import nullcontext, redirect_stdout, suppress
 from importlib import import_module
 from typing import Annotated, Any
@@ -80,14 +82,21 @@ def _app(asked: str) -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     )
-    app.callback(epilog=_EPILOG)(_main)
+    app.callback(help=_unfolded(_main), epilog=_EPILOG)(_main)
     for name, words in COMMANDS.items():
         if name == asked:
             home = import_module(f"specserve_profiler.cli.{_HOMES.get(name, name)}")
-            app.command(name, epilog=getattr(home, "EPILOG", None))(getattr(home, name))
+            function = getattr(home, name)
+            app.command(name, help=_unfolded(function), epilog=getattr(home, "EPILOG", None))(function)
         else:
             app.command(name, help=words, hidden=not words)(lambda: None)
     return app
+
+
+def _unfolded(function: Callable[..., Any]) -> str:
+    """The words of a command, whose lines end where the terminal's do, but for examples (``\\b``)."""
+    paragraphs = inspect.cleandoc(function.__doc__ or "").split("\n\n")
+    return "\n\n".join(text if text.startswith("\b") else " ".join(text.split()) for text in paragraphs)
 
 
 def run_app(words: list[str]) -> int:

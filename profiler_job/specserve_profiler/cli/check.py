@@ -54,7 +54,8 @@ def check(
     \b
     Examples:
       specserve-profile check "1-16:4 17-64:2" --max-num-seqs 256
-      specserve-profile check '{"method": "eagle3", "model": "d", "num_speculative_tokens": 4,
+      specserve-profile check '{"method": "eagle3", "model": "d",
+        "num_speculative_tokens": 4,
         "num_speculative_tokens_per_batch_size": \\[\\[1, 16, 4], \\[17, 64, 2]]}'
       specserve-profile render profile.json | specserve-profile check -
     """

@@ -29,7 +29,8 @@ def refit(
 
     \b
     Examples:
-      specserve-profile run --config plan.yaml -o profile.json --keep-records records.gz
+      specserve-profile run --config plan.yaml -o profile.json \\
+          --keep-records records.gz
       specserve-profile refit records.gz -o again.json
       specserve-profile compare profile.json again.json
     """

@@ -57,7 +57,8 @@ def render(
     \b
     Examples:
       specserve-profile render profile.json
-      specserve-profile render --rows "1-16:4 17-64:2" --method ngram --vllm-version 0.33.0
+      specserve-profile render --rows "1-16:4 17-64:2" --method ngram \\
+          --vllm-version 0.33.0
       specserve-profile render profile.json --for sglang > adaptive.json
     """
     if (profile is None) == (rows is None):

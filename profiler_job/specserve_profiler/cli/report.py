@@ -32,7 +32,7 @@ def report(
     \b
     Examples:
       specserve-profile report profile.json -o report.html --png pictures/
-      kubectl logs job/specserve-0123456789ab-1 | specserve-profile report --text -
+      kubectl logs JOB | specserve-profile report --text -
     """
     found = [read_profile(path) for path in profiles]
     if text and as_json:

@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     from specserve_profiler.session.run import Outcome
 
 MODELS, ENGINE, WORKLOAD, MEASURING, OUTPUT = "Models", "Engine", "Workload", "Measuring", "Plan and output"
-EPILOG = "Everything after -- is handed to vLLM as it is. Exit codes: specserve-profile --help."
+EPILOG = (
+    "Everything after -- is handed to vLLM as it is. Next: specserve-profile report profile.json shows it, and "
+    "specserve-profile render profile.json | xargs vllm serve TARGET serves it. Exit codes: specserve-profile --help."
+)
 
 
 def run(
@@ -90,19 +93,27 @@ def run(
     output_tokens: Annotated[
         int | None, typer.Option(help="Upper bound of a generation (256).", rich_help_panel=WORKLOAD)
     ] = None,
-    temperature: Annotated[float | None, typer.Option(help="0 is greedy (0).", rich_help_panel=WORKLOAD)] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="Of sampling; 0 is greedy (0).", rich_help_panel=WORKLOAD)
+    ] = None,
     top_p: Annotated[float | None, typer.Option(help="Nucleus sampling (1).", rich_help_panel=WORKLOAD)] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Of the prompts' order, and of sampling (0).", rich_help_panel=WORKLOAD)
+        int | None, typer.Option(help="Which prompts are drawn, in which order (0).", rich_help_panel=WORKLOAD)
     ] = None,
     batch_sizes: Annotated[
         str | None,
-        typer.Option(metavar="SIZES", help="Such as 1,8,64 (1,2,4,... max-num-seqs).", rich_help_panel=MEASURING),
+        typer.Option(
+            metavar="SIZES",
+            help="Those to measure, such as 1,8,64 (1,2,4,... max-num-seqs).",
+            rich_help_panel=MEASURING,
+        ),
     ] = None,
     weights: Annotated[
         str | None,
         typer.Option(
-            metavar="LOAD", help="Your load by batch size, such as 1:5,32:1 (all alike).", rich_help_panel=MEASURING
+            metavar="LOAD",
+            help="Your load: 1:5,32:1 is five times as much time at batch size 1 as at 32 (all alike).",
+            rich_help_panel=MEASURING,
         ),
     ] = None,
     measure_seconds: Annotated[
@@ -122,9 +133,12 @@ def run(
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(help="Plan file: a request in YAML or JSON, or a profile to repeat.", rich_help_panel=OUTPUT),
+        typer.Option(
+            help="Plan file: a request in YAML or JSON, or a profile to repeat; - for standard input.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = None,
-    key: Annotated[str | None, typer.Option(help="Name of the profile (local).", rich_help_panel=OUTPUT)] = None,
+    key: Annotated[str | None, typer.Option(help="Name that the profile gets (local).", rich_help_panel=OUTPUT)] = None,
     out: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the profile here, as JSON.", rich_help_panel=OUTPUT)
     ] = None,
@@ -150,8 +164,9 @@ def run(
     \b
     Examples:
       specserve-profile run --model TARGET --method eagle3 --draft-model DRAFTER \\
-          --max-num-seqs 128 --max-model-len 8192 --prompts prompts.jsonl -o profile.json
-      specserve-profile run --config plan.yaml --measure-seconds 300 -- --enforce-eager
+          --max-num-seqs 128 --max-model-len 8192 \\
+          --prompts prompts.jsonl -o profile.json
+      specserve-profile run --config plan.yaml -- --enforce-eager
     """
     wanted = plan.read_plan(config) if config is not None else {}
     flags: dict[str, Any] = {

@@ -47,11 +47,14 @@ def table(
 
     \b
     Examples, with the grid in figures.json:
-      {"batchSizes": \\[1, 64], "draftTokens": \\[0, 3], "itlMs": \\[\\[6.5, 8.8], \\[7.8, 13.5]],
-       "acceptanceLength": \\[1, 2.3]}
+      {"batchSizes": \\[1, 64], "draftTokens": \\[0, 3],
+       "itlMs": \\[\\[6.5, 8.8], \\[7.8, 13.5]], "acceptanceLength": \\[1, 2.3]}
       specserve-profile table --grid figures.json --interpolate-k
-      specserve-profile table --grid itl.csv --acceptance DRAFTER/speculation_profile.json
+      specserve-profile table --grid itl.csv \\
+          --acceptance DRAFTER/speculation_profile.json
       specserve-profile table profile.json --short
+      specserve-profile render --method ngram \\
+          --rows "$(specserve-profile table --grid figures.json)"
     """
     if (profile is None) == (grid is None):
         raise FaultError(

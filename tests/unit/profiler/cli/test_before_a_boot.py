@@ -19,6 +19,7 @@ import pytest
 from tests.unit.profiler.cli.doors import ROOT, shell
 from tests.unit.profiler.profiles_sample import partial, profile, request
 
+from devcluster.pace import patience
 from specserve_profiler.cli import main
 from specserve_profiler.reports.flags import as_flags
 
@@ -164,4 +165,4 @@ def test_a_person_at_a_terminal_sees_the_stage_that_runs(columns: int, folder: P
             pass
     os.close(mine)
 
-    assert running.wait(30) == 143
+    assert running.wait(patience(30)) == 143

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
-from tests.unit.profiler.cli.doors import ROOT
+from tests.unit.profiler.cli.doors import ROOT, shell
 from tests.unit.profiler.profiles_sample import profile
 
 from devcluster.pace import patience
@@ -59,3 +60,16 @@ def test_a_table_waits_for_no_engine_and_no_picture(tmp_path: Path) -> None:
 
 def test_a_job_imports_nothing_of_the_command_line() -> None:
     assert {"typer", "rich", "yaml", "specserve_profiler.cli"} & imported("job") == set()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_examples_are_whole_lines_on_a_terminal_of_80_columns(command: str) -> None:
+    """Else who copies one copies half of it; and no sentence is broken where a line of the source ends."""
+    done = shell(f"profile {command} --help", COLUMNS="80").stdout
+    module = import_module(f"specserve_profiler.cli.{'report' if command == 'show' else command}")
+    words, _, examples = getattr(module, command).__doc__.replace("\\[", "[").partition("\b\n")
+
+    shown = [line.strip() for line in done.splitlines()]
+    assert examples and {line.strip() for line in examples.splitlines()} <= set(shown)
+    for sentence in words.split("\n\n"):
+        assert " ".join(sentence.split()) in " ".join(shown)

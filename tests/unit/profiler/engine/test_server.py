@@ -139,7 +139,7 @@ async def test_a_request_that_fails_is_told_without_what_only_a_client_knows(
         )
         port = free_port()
         async with running(
-            command(script, port, tmp_path / "child"), port, tmp_path, time.monotonic() + 20, print
+            command(script, port, tmp_path / "child"), port, tmp_path, time.monotonic() + patience(20), print
         ) as engine:
             with pytest.raises(ProfilingError) as caught:
                 await _unless_ended(engine, engine.tokenize("text"))
@@ -152,7 +152,9 @@ async def test_what_the_engine_writes_for_a_terminal_is_told_as_a_terminal_shows
     port, lines = free_port(), list[str]()
     script = SERVER.replace("[gw0] loading", r"\033[0;36m(gw0)\033[0m loading\r 10%\r 90%")
 
-    async with running(command(script, port, tmp_path / "child"), port, tmp_path, time.monotonic() + 20, lines.append):
+    async with running(
+        command(script, port, tmp_path / "child"), port, tmp_path, time.monotonic() + patience(20), lines.append
+    ):
         pass
 
     assert lines == [" 90%"]
