@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
-from contextlib import nullcontext
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from specserve_profiler.cli.faults import FaultError, clipped, explain
 from specserve_profiler.cli.logs import LogError, profile_in
+from specserve_profiler.contract.bounded import read_bounded
 from specserve_profiler.contract.model import SCHEMA_VERSION
 from specserve_profiler.contract.profile import PartialProfile, Profile
 from specserve_profiler.dialect import support
-
-LARGEST = 1 << 26
-"""Bytes that are read of a file: a pod's whole log is less."""
 
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 """How a file begins that PowerShell's ``>`` wrote."""
@@ -25,12 +21,9 @@ _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 def read_text(path: Path, flag: str = "") -> str:
     """The text of a file, ``-`` for standard input. Raises FaultError, whose text begins with ``flag``."""
     try:
-        with nullcontext(sys.stdin.buffer) if str(path) == "-" else path.open("rb") as file:
-            content = file.read(LARGEST + 1)
+        content = read_bounded(path)
     except OSError as error:
         raise FaultError(f"{flag}{path} cannot be read: {error.strerror}") from error
-    if len(content) > LARGEST:
-        raise FaultError(f"{flag}{path} has more than {LARGEST >> 20} MiB: that is neither a profile nor a log of one")
     try:
         return content.decode("utf-16" if content.startswith(_UTF16) else "utf-8-sig")
     except UnicodeDecodeError as error:

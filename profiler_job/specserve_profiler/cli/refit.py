@@ -9,6 +9,7 @@ import typer
 
 from specserve_profiler.cli import output
 from specserve_profiler.cli.faults import FaultError
+from specserve_profiler.contract.bounded import read_bounded
 from specserve_profiler.contract.profile import PartialProfile, Profile, short_table
 from specserve_profiler.contract.reasons import exit_code, unwritable
 from specserve_profiler.reports.kept import KeptError, read_kept
@@ -36,7 +37,7 @@ def refit(
     """
     output.check_writable(out)
     try:
-        run = read_kept(records.read_bytes())
+        run = read_kept(read_bounded(records))
         profile = fitted(run)
     except OSError as error:
         raise FaultError(f"{records} cannot be read: {error.strerror}") from error

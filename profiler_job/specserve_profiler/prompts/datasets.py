@@ -13,12 +13,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from specserve_profiler.contract.bounded import read_bounded
 from specserve_profiler.contract.reasons import ProfilingError, of_disk
 from specserve_profiler.contract.request import HubDataset
 from specserve_profiler.prompts.entries import Entry, collect, csv_rows, parse
 
 ENOUGH_ROWS = 10_000
 """No further file of a dataset is downloaded once it has this many."""
+MOST_BYTES = 1 << 30
+"""Of a file of prompts."""
 _SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 _SPLITS = frozenset({"train", "test", "validation", "valid", "val", "dev", "eval"})
 _OTHER_WAY = "or download the dataset and give it as a file (path, or a ConfigMap)"
@@ -27,7 +30,7 @@ _OTHER_WAY = "or download the dataset and give it as a file (path, or a ConfigMa
 def read_file(path: Path) -> tuple[list[Entry], int]:
     """The prompts of a file and how many entries of it have none (``entries.parse``). Raises ProfilingError."""
     try:
-        content = path.read_bytes()
+        content = read_bounded(path, MOST_BYTES)
     except OSError as error:
         raise ProfilingError("PromptsInvalid", f"prompts {path} cannot be read: {error.strerror or error}") from error
     return parse(content, str(path), strict=True)

@@ -34,6 +34,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, Strict, ValidationError, model_validator
 
+from specserve_profiler.contract.bounded import read_bounded
 from specserve_profiler.contract.model import Model
 from specserve_profiler.contract.profile import Row
 from specserve_profiler.decision.surface import Surface
@@ -207,7 +208,7 @@ def read_grid(path: Path, drafter: Path | None = None) -> GivenGrid:
 
 def _from(path: Path, parse: Callable[[str], T]) -> T:
     try:
-        return parse(path.read_text(encoding="utf-8-sig"))
+        return parse(read_bounded(path).decode("utf-8-sig").replace("\r\n", "\n"))
     except UnicodeDecodeError as error:
         raise GridError(f"{path} is no UTF-8 text: {error}") from error
     except GridError as error:

@@ -44,12 +44,43 @@ def test_a_plan_that_no_one_should_run_is_refused_at_once(content: str, expected
     assert "Traceback" not in done.stderr and len(done.stderr) < 800
 
 
-def test_what_never_ends_is_not_read_to_its_end() -> None:
-    for command in ("run --config /dev/zero", "report --text /dev/zero", "check - </dev/zero"):
-        done = shell(f"profile {command}")
+@pytest.mark.parametrize(
+    "command",
+    [
+        "run --config /dev/zero",
+        "report --text /dev/zero",
+        "compare /dev/zero /dev/zero",
+        "table /dev/zero",
+        "table --grid /dev/zero",
+        "table --grid -",
+        "render /dev/zero",
+        "refit /dev/zero",
+        "check -",
+    ],
+)
+def test_what_never_ends_is_not_read_to_its_end(command: str) -> None:
+    done = shell(f"ulimit -v 4000000; profile {command} </dev/zero")
 
-        assert done.returncode == 2
-        assert " has more than 64 MiB: that is neither a profile nor a log of one\n" in done.stderr
+    assert done.returncode == 2
+    assert " cannot be read: File too large, more than 64 MiB\n" in done.stderr
+
+
+def test_prompts_that_never_end_are_refused(tmp_path: Path) -> None:
+    flags = "--model=m --method=ngram --max-num-seqs=4 --max-model-len=512 --output-tokens=32"
+
+    done = shell(f"ulimit -v 8000000; profile run {flags} --prompts=/dev/zero")
+
+    assert done.returncode == 3
+    assert "PromptsInvalid: prompts /dev/zero cannot be read: File too large, more than 1024 MiB" in done.stderr
+
+
+def test_figures_come_from_standard_input_and_from_windows_too(tmp_path: Path) -> None:
+    rows = "batch_size,k,itl_ms,acceptance_length\r\n1,0,6,1\r\n1,3,9,2.4\r\n"
+    (tmp_path / "figures.csv").write_bytes(rows.encode())
+    grid = '{"batchSizes": [1], "draftTokens": [0, 3], "itlMs": [[6, 9]], "acceptanceLength": [1, 2.4]}'
+
+    assert shell(f"profile table --grid {tmp_path}/figures.csv").stdout == "[[1, 1, 3]]\n"
+    assert shell(f"echo {grid!r} | profile table --grid -").stdout == "[[1, 1, 3]]\n"
 
 
 def test_a_plan_comes_from_standard_input_too(tmp_path: Path) -> None:
