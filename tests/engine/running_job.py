@@ -4,9 +4,11 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -31,6 +33,8 @@ class RunningJob:
     log: Path
     """Its termination message."""
     ready_port: int
+    temporaries: Path
+    """Its temporary directory."""
     deadline: float
     """On the clock of time.monotonic(); by then it has ended by itself."""
     lines: list[str] = field(default_factory=list)
@@ -94,11 +98,12 @@ class RunningJob:
         return Path(environment.partition("SPECSERVE_PROBE_DIR=")[2].partition("\0")[0])
 
     def left(self) -> dict[str, list[str]]:
-        """What it left behind: processes, open ports, shared memory. Empty where nothing."""
+        """What it left behind: processes, open ports, shared memory, temporary files. Empty where nothing."""
         found = {
             "processes": [f"{pid} {title_of(pid)}" for pid in self.processes()],
             "ports": [port for port in sorted(set(re.findall(r"--port=(\d+)", self.text))) if _listens(int(port))],
             "shared memory": [file.path for file in self.shared if Path(file.path).exists()],
+            "temporary files": sorted(entry.name for entry in self.temporaries.iterdir()),
         }
         return {what: names for what, names in found.items() if names}
 
@@ -112,6 +117,7 @@ class RunningJob:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait(patience(5))
+        shutil.rmtree(self.temporaries, ignore_errors=True)
 
 
 def request_of(python: Path, pair: Pair, **changes: Any) -> dict[str, Any]:
@@ -141,10 +147,13 @@ def start_job(
 ) -> RunningJob:
     """A Job's process, as its container runs it; ``before`` is a command that runs it."""
     port = free_port()
+    given = environment.get("TMPDIR")
+    temporaries = tempfile.mkdtemp(prefix="job-") if given in (None, os.environ.get("TMPDIR")) else str(given)
     process = subprocess.Popen(
         [*before, str(python), "-m", "specserve_profiler", "job"],
         env={
             **environment,
+            "TMPDIR": temporaries,
             "SPECSERVE_REQUEST": json.dumps(request),
             "SPECSERVE_READY_PORT": str(port),
             "SPECSERVE_TERMINATION_LOG": str(log),
@@ -155,7 +164,7 @@ def start_job(
         start_new_session=True,
     )
     deadline = time.monotonic() + request["timeoutSeconds"] + patience(20)
-    return RunningJob(process, f"SPECSERVE_READY_PORT={port}", log, port, deadline)
+    return RunningJob(process, f"SPECSERVE_READY_PORT={port}", log, port, Path(temporaries), deadline)
 
 
 def title_of(pid: int) -> str:

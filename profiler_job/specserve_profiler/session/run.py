@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import os
 import signal
+import tempfile
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from specserve_profiler.contract.profile import Decision, Failure, PartialProfile, Profile
@@ -16,6 +18,8 @@ from specserve_profiler.contract.request import ProfileRequest
 from specserve_profiler.session.console import say
 from specserve_profiler.session.stages import Session
 
+LONGEST_TMPDIR = 107 - len("/00000000-0000-0000-0000-000000000000")
+"""The path of a Unix socket has at most 107 bytes, and vLLM names its sockets so."""
 _MARGIN_SECONDS = 20.0
 """The profiler's own deadline is this much before the pod's, or a tenth of it if that is less."""
 
@@ -37,7 +41,26 @@ def execute(request: ProfileRequest, on_measuring: Callable[[], None] = lambda: 
     ``on_measuring`` is called once, when the first engine is up and measuring starts. SIGTERM and SIGINT end the run
     with the failure ``Interrupted``; the engine is stopped before this returns.
     """
-    return asyncio.run(_execute(request, on_measuring))
+    with own_temporaries():
+        return asyncio.run(_execute(request, on_measuring))
+
+
+@contextmanager
+def own_temporaries() -> Iterator[None]:
+    """A temporary directory of the run's own: vLLM leaves sockets and rendezvous files in it at each boot.
+
+    One for all its boots, which share what is compiled there. Where its sockets would have too long a path, the
+    engine's files go where they always went.
+    """
+    before = os.environ.get("TMPDIR")
+    with tempfile.TemporaryDirectory(prefix="specserve-", ignore_cleanup_errors=True) as folder:
+        if len(os.fsencode(folder)) <= LONGEST_TMPDIR:
+            os.environ["TMPDIR"] = folder
+        try:
+            yield
+        finally:
+            os.environ.pop("TMPDIR", None)
+            os.environ.update({} if before is None else {"TMPDIR": before})
 
 
 async def _execute(request: ProfileRequest, on_measuring: Callable[[], None]) -> Outcome:

@@ -2,7 +2,10 @@
 
 import asyncio
 import contextlib
+import os
+import tempfile
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +19,7 @@ from specserve_profiler.session import every_k
 from specserve_profiler.session.arms import Arms
 from specserve_profiler.session.lab import Lab
 from specserve_profiler.session.loops import Loops
-from specserve_profiler.session.run import guarded
+from specserve_profiler.session.run import guarded, own_temporaries
 from specserve_profiler.session.stages import Session
 from specserve_profiler.statistics.acceptance import NOTHING_DRAFTED, AcceptanceResult
 from specserve_profiler.statistics.grid import Target
@@ -147,3 +150,31 @@ def test_a_grid_of_which_no_cell_settled_is_nothing_to_measure(monkeypatch: pyte
     with pytest.raises(ProfilingError, match="no cell of the grid was measured") as caught:
         asyncio.run(session(monkeypatch, nothing, found=empty).run())
     assert caught.value.reason == "NothingToMeasure"
+
+
+def test_what_an_engine_leaves_in_the_temporary_directory_goes_with_the_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", "/before")
+    monkeypatch.setattr("specserve_profiler.session.run.LONGEST_TMPDIR", len(str(tmp_path)) + 19)
+    with own_temporaries():
+        folder = Path(os.environ["TMPDIR"])
+        assert folder.parent == tmp_path
+        (folder / "vllm_dist_1").touch()
+
+    assert (os.environ["TMPDIR"], list(tmp_path.iterdir())) == ("/before", [])
+
+
+def test_a_temporary_directory_that_is_too_deep_for_sockets_stays_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """107 bytes of a socket's path, 37 of them its name."""
+    deep = tmp_path / ("d" * 70)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    monkeypatch.delenv("TMPDIR", raising=False)
+    with own_temporaries():
+        assert "TMPDIR" not in os.environ
+
+    assert list(deep.iterdir()) == []
