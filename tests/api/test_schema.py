@@ -114,6 +114,12 @@ BOUNDS: list[Case] = [
     *text("spec.speculation.model", 1, 512, also=DRAFTER),
     *text("spec.speculation.revision", 0, 128, also=DRAFTER),
     *number("spec.speculation.maxTokens", 1, 16, at_low={"spec.speculation.staticTokens": 1}),
+    Case(
+        "spec.speculation.config maxProperties",
+        {"spec.speculation.config": {f"k{n}": [n, {"any": "thing"}] for n in range(32)}},
+        {"spec.speculation.config": {f"k{n}": "" for n in range(33)}},
+        ("spec.speculation.config", "Too many: 33: must have at most 32 items"),
+    ),
     *word("spec.speculation.beforeProfile", ("Static", "Off", "Wait")),
     *number("spec.speculation.staticTokens", 1, 16, at_high={"spec.speculation.maxTokens": 16}),
     required("spec.engine", {"image": "vllm"}),
@@ -560,7 +566,7 @@ def test_the_api_server_fills_in_defaults(servings: Servings) -> None:
     assert answer["spec"] == {
         "replicas": 1,
         "model": {"name": "org/target"},
-        "speculation": {"method": "ngram", "maxTokens": 5, "beforeProfile": "Static", "staticTokens": 2},
+        "speculation": {"method": "ngram", "maxTokens": 5, "config": {}, "beforeProfile": "Static", "staticTokens": 2},
         "engine": {
             "image": "vllm",
             "command": ["vllm", "serve"],

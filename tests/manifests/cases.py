@@ -103,6 +103,7 @@ MT_BENCH = {
     "spec.profile.verify": "Full",
     "spec.profile.weights": [{"batchSize": 1, "weight": 20}, {"batchSize": 64, "weight": 0.5}],
 }
+FURTHER = {"spec.speculation.config": {"attention-backend": "FLASH_ATTN", "draft_load_config": {"load_format": "auto"}}}
 CPU = {
     "spec.accelerators": {
         "resource": "cpu",
@@ -120,16 +121,19 @@ CASES: dict[str, Callable[[], Json]] = {
     "job-path": lambda: job(**PATH),
     "job-mt-bench": lambda: job(**MT_BENCH),
     "job-cpu": lambda: job(ON_CPU, **CPU),
+    "job-further": lambda: job(**FURTHER),
     "job-template": lambda: job(**TEMPLATE),
     "deployment-profile": lambda: deployment(MEASURED),
     "deployment-captured": lambda: deployment(replace(MEASURED, capture_sizes=(5, 10, 20, 128))),
     "deployment-none": lambda: deployment(Arm("Profile", MEASURED.config_map, speculates=False)),
     "deployment-static": lambda: deployment(Arm("Static")),
+    "deployment-static-further": lambda: deployment(Arm("Static"), **FURTHER),
     "deployment-off": lambda: deployment(Arm("Off")),
     "deployment-cpu": lambda: deployment(MEASURED, ON_CPU, **CPU),
     "deployment-template": lambda: deployment(MEASURED, **TEMPLATE),
     "service": lambda: manifests.service(serving()),
     "profile": lambda: stored(serving()),
+    "profile-further": lambda: stored(serving(FURTHER)),
     "profile-none": lambda: stored(serving(), verdict="None"),
     "package": package,
 }

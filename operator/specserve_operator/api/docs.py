@@ -74,6 +74,8 @@ def _type(field: Json) -> str:
         return f"list{_range(field, 'Items', ' items')}: {_type(field['items'])}"
     if kind == "object" and "additionalProperties" in field:
         return f"map{_range(field, 'Properties', ' entries')}: {_type(field['additionalProperties'])}"
+    if kind == "object":
+        return kind + _range(field, "Properties", " entries")
     if kind == "string":
         return kind + _range(field, "Length", " characters")
     return kind + _range(field, "imum", "")

@@ -94,6 +94,15 @@ class SpeculationSpec(Part):
     ] = None
     revision: Annotated[str | None, Field(max_length=128, description="Revision of the draft model.")] = None
     max_tokens: Annotated[int, Field(ge=1, le=16, description="Kmax: the largest K that is measured.")] = 5
+    config: Annotated[
+        dict[str, Any],
+        Field(
+            max_length=32,
+            description="Further keys of vLLM's --speculative-config, such as attention_backend, in what is measured"
+            " and in what serves. Those that specserve sets itself are refused (condition Accepted), and so are those"
+            " that vLLM does not know.",
+        ),
+    ] = {}
     before_profile: Annotated[
         Literal["Static", "Off", "Wait"],
         Field(

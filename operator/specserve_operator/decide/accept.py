@@ -9,7 +9,8 @@ from specserve_operator.api.serving import ServingSpec
 from specserve_operator.manifests.merge import MERGE_KEYS
 from specserve_operator.manifests.pod import engine_container
 from specserve_operator.manifests.request import speculation
-from specserve_profiler.dialect import arguments, support
+from specserve_profiler.contract.request import config_fault
+from specserve_profiler.dialect import arguments, config_keys, support
 
 Check = Callable[[ServingSpec], "str | None"]
 
@@ -49,10 +50,23 @@ def _faults_of_list(path: str, items: Any, key: str) -> Iterator[str]:
         yield from _faults(f"{path}[{index}]", item)
 
 
+def config_has_shape(spec: ServingSpec) -> str | None:
+    """The CRD takes any values below speculation.config, and the API server bounds only how many."""
+    fault = config_fault(spec.speculation.config)
+    return None if fault is None else f"speculation.config: {fault}"
+
+
 def owned_arguments(spec: ServingSpec) -> str | None:
     """Flags that specserve sets must not come back through engine.args, in whatever spelling."""
     refused = arguments.refused_arguments(spec.engine.args)
     return "; ".join(f"engine.args: {argument}: {why}" for argument, why in refused) or None
+
+
+def owned_config(spec: ServingSpec) -> str | None:
+    """Keys that specserve sets, or that vLLM does not know or not so, must not come through speculation.config."""
+    version = support.version_of_image(spec.engine.image)
+    refused = config_keys.refused_config(speculation(spec), spec.engine.tensor_parallel_size, version)
+    return "; ".join(f"speculation.config.{key}: {why}" for key, why in refused) or None
 
 
 def engine_honours_tables(spec: ServingSpec) -> str | None:
@@ -99,11 +113,17 @@ def engine_is_ours(spec: ServingSpec) -> str | None:
     return f"podTemplate: container engine: move {', '.join(taken)} to spec.engine" if taken else None
 
 
-CHECKS: tuple[Check, ...] = (owned_arguments, engine_honours_tables, python_path_is_literal, engine_is_ours)
+CHECKS: tuple[Check, ...] = (
+    owned_arguments,
+    owned_config,
+    engine_honours_tables,
+    python_path_is_literal,
+    engine_is_ours,
+)
 
 
 def refusal(spec: ServingSpec) -> str | None:
     """Why this spec cannot be served, all reasons at once; None where it can."""
-    if problem := template_has_shape(spec):  # the others could not look at it
+    if problem := template_has_shape(spec) or config_has_shape(spec):  # the others could not look at it
         return problem
     return "; ".join(problem for check in CHECKS if (problem := check(spec))) or None

@@ -38,7 +38,7 @@ def engine(spec: ServingSpec) -> Engine:
 def speculation(spec: ServingSpec) -> Speculation:
     """Speculation as the profiler takes it."""
     s = spec.speculation
-    return Speculation(method=s.method, model=s.model, revision=s.revision, max_tokens=s.max_tokens)
+    return Speculation(method=s.method, model=s.model, revision=s.revision, max_tokens=s.max_tokens, config=s.config)
 
 
 def workload(spec: ServingSpec) -> Workload:

@@ -14,10 +14,12 @@ from pydantic.alias_generators import to_camel
 from specserve_profiler.cli.faults import FaultError, explain
 from specserve_profiler.cli.load import read_text
 from specserve_profiler.cli.written import WrittenError, read_written
-from specserve_profiler.contract.request import METHODS_WITH_DRAFTER, MT_BENCH, ProfileRequest
+from specserve_profiler.contract.request import METHODS_WITH_DRAFTER, MT_BENCH, ProfileRequest, Speculation
 from specserve_profiler.dialect import support
 from specserve_profiler.dialect.arguments import refused_arguments
-from specserve_profiler.reports.flags import FLAGS, as_flags, flag_of
+from specserve_profiler.dialect.config_keys import refused_config
+from specserve_profiler.engine import installed
+from specserve_profiler.reports.flags import FLAGS, as_flags, flag_of, read_extra
 from specserve_profiler.statistics.grid import default_batch_sizes
 
 Values = dict[str, Any]
@@ -33,7 +35,17 @@ def build(plan: Values, flags: Mapping[str, Any], engine_arguments: Sequence[str
         raise FaultError(explain(error, ProfileRequest, flag_of)) from error
     for argument, why in refused_arguments(request.engine.args):
         raise FaultError(f"engine argument {argument}: {as_flags(why)}")
+    check_extras(
+        request.speculation, request.engine.tensor_parallel_size, installed.engine_version(request.engine.command)
+    )
     return request
+
+
+def check_extras(speculation: Speculation, tensor_parallel_size: int | None, version: str | None) -> None:
+    """Raises FaultError where a further key of the speculative config may not be there."""
+    refused = refused_config(speculation, tensor_parallel_size, version)
+    if refused:
+        raise FaultError("\n".join(f"{flag_of(f'speculation.config.{key}')}: {as_flags(why)}" for key, why in refused))
 
 
 def check_models(request: ProfileRequest) -> None:
@@ -116,6 +128,19 @@ def weights(text: str) -> dict[str, float]:
     return found
 
 
+def extras(words: Sequence[str]) -> Values:
+    """The values of ``--speculative-extra``, by key."""
+    found: Values = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not key or not equals:
+            raise FaultError(f"--speculative-extra: {word!r}: give KEY=VALUE, such as attention_backend=FLASH_ATTN")
+        if key in found:
+            raise FaultError(f"--speculative-extra: {key} is given twice")
+        found[key] = read_extra(key, text)
+    return found
+
+
 def words(text: str) -> list[str]:
     """The value of ``--engine-command``, split as a shell would."""
     try:
@@ -173,9 +198,15 @@ def _section(values: Values, path: str) -> Values | None:
 
 
 def _camel(value: Any) -> Any:
-    """Field names as on the wire; ``max_tokens`` is as good as ``maxTokens`` in a file that a person writes."""
+    """Field names as on the wire; ``max_tokens`` is as good as ``maxTokens`` in a file that a person writes.
+
+    What is below ``config`` (of ``speculation``) has the engine's names.
+    """
     if isinstance(value, dict):
-        found = {to_camel(name) if isinstance(name, str) else str(name): _camel(part) for name, part in value.items()}
+        found = {
+            to_camel(name) if isinstance(name, str) else str(name): part if name == "config" else _camel(part)
+            for name, part in value.items()
+        }
         if len(found) < len(value):
             raise FaultError(f"--config: a field is there in two spellings, among: {', '.join(map(str, value))}")
         return found

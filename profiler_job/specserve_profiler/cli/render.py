@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from specserve_profiler.cli import load, output
+from specserve_profiler.cli import load, output, plan
 from specserve_profiler.cli.faults import FaultError, clipped, explain
 from specserve_profiler.cli.load import read_finished
 from specserve_profiler.contract.profile import Arm, Decision, Profile, Row
@@ -22,9 +22,16 @@ from specserve_profiler.dialect import render as rendering
 from specserve_profiler.dialect.support import RUNNER_VARIABLE, Refused, Warned, foresee
 from specserve_profiler.engine.installed import model_config
 from specserve_profiler.reports import elsewhere
+from specserve_profiler.reports.flags import extra_words
 from specserve_profiler.reports.serving import arm_arguments
 
-_FLAGS = {"method": "--method", "model": "--draft-model", "revision": "--draft-revision", "max_tokens": "--rows"}
+_FLAGS = {
+    "method": "--method",
+    "model": "--draft-model",
+    "revision": "--draft-revision",
+    "max_tokens": "--rows",
+    "config": "--speculative-extra",
+}
 """Fields of the speculation and what says them here."""
 _SHORT = re.compile(r"(\d+)-(\d+):(\d+)")
 
@@ -43,6 +50,10 @@ def render(
     ] = None,
     draft_model: Annotated[str | None, typer.Option(help="Draft model, likewise.")] = None,
     draft_revision: Annotated[str | None, typer.Option(help="Its revision.")] = None,
+    speculative_extra: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="A further key of --speculative-config (those of the profile)."),
+    ] = None,
     engine: Annotated[
         str | None,
         typer.Option("--for", metavar="sglang|trtllm", help="Write the table for another engine, to measure it there."),
@@ -68,7 +79,11 @@ def render(
     capture = found.decision.capture_sizes if found is not None else ()
     args = found.request.engine.args if found is not None and found.request is not None else ()
     version = load.vllm_version(vllm_version) or (found.measurements.engine_version if found is not None else None)
-    speculation = _speculation(found, arm, method, draft_model, draft_revision)
+    given = {"method": method, "model": draft_model, "revision": draft_revision}
+    extras = {"config": plan.extras(speculative_extra)} if speculative_extra else {}
+    speculation = _speculation(found, arm, given | extras)
+    request = found.request if found is not None else None
+    plan.check_extras(speculation, request.engine.tensor_parallel_size if request is not None else None, version)
     if engine is not None:
         if vllm_version is not None:
             raise FaultError("--vllm-version: says nothing about another engine")
@@ -142,23 +157,21 @@ def _short_rows(text: str) -> list[list[int]]:
     return [[int(number) for number in match.groups()] for match in matches if match is not None]
 
 
-def _speculation(
-    profile: Profile | None, arm: Arm, method: str | None, model: str | None, revision: str | None
-) -> Speculation:
+def _speculation(profile: Profile | None, arm: Arm, given: dict[str, Any]) -> Speculation:
     known = profile.request.speculation if profile is not None and profile.request is not None else None
     kmax = max([row.k for row in arm.rows] + [arm.k or 0, 1])
+    method = given["method"]
     if known is None and method is None:
         raise FaultError("--method: the profile does not say how the engine drafts; give one, such as eagle3")
     values: dict[str, Any] = known.model_dump() if known is not None else {"max_tokens": kmax}
-    given = {"method": method, "model": model, "revision": revision}
     if method is not None and known is not None and method != known.method:
-        values.update(model=None, revision=None)
+        values.update(model=None, revision=None, config={})
     values |= {name: value for name, value in given.items() if value is not None}
     if values["method"] in METHODS_WITH_DRAFTER:
         if values.get("model") is None:
             raise FaultError(f"--draft-model: method {values['method']} needs one")
-    elif model is not None or revision is not None:
-        flag = "--draft-model" if model is not None else "--draft-revision"
+    elif given["model"] is not None or given["revision"] is not None:
+        flag = "--draft-model" if given["model"] is not None else "--draft-revision"
         raise FaultError(f"{flag}: method {values['method']} has no draft model: leave it out")
     try:
         return Speculation.model_validate(values)
@@ -168,8 +181,8 @@ def _speculation(
 
 def _measured_otherwise(speculation: Speculation, profile: Profile | None) -> Iterator[str]:
     known = profile.request.speculation if profile is not None and profile.request is not None else speculation
-    if (known.method, known.model, known.revision) != (speculation.method, speculation.model, speculation.revision):
-        measured = " ".join(filter(None, (known.method, known.model, known.revision)))
+    if known.model_copy(update={"max_tokens": speculation.max_tokens}) != speculation:
+        measured = " ".join(filter(None, (known.method, known.model, known.revision, *extra_words(known.config))))
         yield f"the profile was measured with {measured}: what it decided may be wrong for another drafter"
 
 

@@ -51,6 +51,15 @@ def run(
     max_tokens: Annotated[
         int | None, typer.Option(metavar="KMAX", help="Largest K to consider (5).", rich_help_panel=MODELS)
     ] = None,
+    speculative_extra: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="A further key of vLLM's --speculative-config, such as attention_backend=FLASH_ATTN; several times "
+            "for several. Instead of all those of --config.",
+            rich_help_panel=MODELS,
+        ),
+    ] = None,
     max_num_seqs: Annotated[
         int | None, typer.Option(help="vLLM's largest batch size; the table covers 1 to this.", rich_help_panel=ENGINE)
     ] = None,
@@ -176,6 +185,7 @@ def run(
         "speculation.model": draft_model,
         "speculation.revision": draft_revision,
         "speculation.maxTokens": max_tokens,
+        "speculation.config": plan.extras(speculative_extra) if speculative_extra else None,
         "engine.command": None if engine_command is None else plan.words(engine_command),
         "engine.maxNumSeqs": max_num_seqs,
         "engine.maxModelLen": max_model_len,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import json
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from specserve_profiler.contract.bounds import MOST_SIZES, Argument, BatchSize, Count, Name, Seconds, Tokens, Weight
 from specserve_profiler.contract.model import SCHEMA_VERSION, Model
@@ -16,6 +19,32 @@ METHODS_WITH_DRAFTER: frozenset[Method] = frozenset({"draft_model", "eagle", "ea
 """Methods that load a draft model of their own; ``mtp`` drafts with the target's own heads, ``ngram`` with its text."""
 
 
+_MOST_KEYS, _MOST_BYTES = 32, 2048
+
+
+def config_fault(config: Mapping[str, Any]) -> str | None:
+    """What keeps ``config`` from being further keys of a speculative config, whatever the engine; None where nothing.
+
+    Names of letters, digits, ``_`` and ``-``, once each; JSON below them; bounded in number and size.
+    """
+    for key in config:
+        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,63}", str(key)):
+            return f"{str(key)[:64]!r} is no key: give names such as attention_backend"
+    if len({_underscored(key) for key in config}) < len(config):
+        return "one key is there twice, with dashes and with underscores: give it once"
+    try:
+        size = len(json.dumps(dict(config), ensure_ascii=False, allow_nan=False).encode())
+    except (ValueError, TypeError, RecursionError):
+        return "its values must be JSON: text, numbers, true or false, lists and objects"
+    if len(config) > _MOST_KEYS or size > _MOST_BYTES:
+        return f"it has {len(config)} keys and {size} bytes, at most {_MOST_KEYS} and {_MOST_BYTES} are taken"
+    return None
+
+
+def _underscored(key: object) -> str:
+    return str(key).replace("-", "_")
+
+
 class Speculation(Model):
     """How the engine drafts."""
 
@@ -25,6 +54,26 @@ class Speculation(Model):
     revision: Name | None = None
     max_tokens: Annotated[int, Field(ge=1, le=16)]
     """Kmax: the K that the engine is booted with."""
+    config: dict[str, JsonValue] = {}
+    """Further keys of vLLM's speculative config; none that specserve sets itself (``config_keys.refused_config``)."""
+
+    @field_validator("config", mode="before")
+    @classmethod
+    def _bounded(cls, config: Any) -> Any:
+        if not isinstance(config, Mapping):
+            return config
+        fault = config_fault(config)
+        if fault is not None:
+            raise ValueError(fault)
+        return {_underscored(key): value for key, value in config.items()}
+
+    @model_serializer(mode="wrap")
+    def _without_no_config(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Stored as before where there are no further keys: an older version reads it, and no name changes."""
+        values: dict[str, Any] = dump(self)
+        if not self.config:
+            values.pop("config", None)
+        return values
 
 
 class Engine(Model):

@@ -12,6 +12,7 @@ from typing import Any
 from specserve_profiler.contract.profile import Arm, Decision
 from specserve_profiler.contract.request import Engine, Speculation
 from specserve_profiler.dialect import arguments
+from specserve_profiler.dialect.config_keys import OWNED
 from specserve_profiler.dialect.support import FIRST_WITH_TABLES, version
 
 TABLE_FIELD = "num_speculative_tokens_per_batch_size"
@@ -112,7 +113,7 @@ def arm_config(speculation: Speculation, arm: Arm, engine_version: str | None = 
 
 
 def static_config(speculation: Speculation, k: int) -> dict[str, Any] | None:
-    """Speculation with one K at every batch size; None for K = 0."""
+    """Speculation with one K at every batch size, and the user's further keys; None for K = 0."""
     if k == 0:
         return None
     config: dict[str, Any] = {"method": speculation.method}
@@ -120,7 +121,8 @@ def static_config(speculation: Speculation, k: int) -> dict[str, Any] | None:
         config["model"] = speculation.model
     if speculation.revision is not None:
         config["revision"] = speculation.revision
-    return {**config, "num_speculative_tokens": k}
+    further = {key: value for key, value in speculation.config.items() if key not in OWNED}
+    return {**config, **further, "num_speculative_tokens": k}
 
 
 def table_config(

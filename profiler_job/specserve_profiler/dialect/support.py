@@ -10,8 +10,7 @@ Sources: vLLM's code up to 0.33 and its reports; docs/engine-support.md has the 
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -190,7 +189,7 @@ def foresee(
             speculation.method,
             version(engine_version),
             _chosen_runner(environment or {}),
-            parallel=drafts_in_parallel(drafter or {}),
+            parallel=drafts_in_parallel(speculation.config) or drafts_in_parallel(drafter or {}),
             modules=mtp_modules(target or {}, speculation.max_tokens),
         )
     )
@@ -210,9 +209,13 @@ def confirm(speculation: Speculation, limits: Limits, target: Mapping[str, Any] 
 
 
 def adaptive_allowed(
-    engine_version: str | None, runner: str | None, args: Sequence[str], method: str | None = None
+    engine_version: str | None,
+    runner: str | None,
+    args: Sequence[str],
+    method: str | None = None,
+    config: Mapping[str, Any] | None = None,
 ) -> str | None:
-    """Why ``enable_adaptive_verification`` cannot be tried, or None where it can.
+    """Why ``enable_adaptive_verification`` cannot be tried beside ``config``, or None where it can.
 
     vLLM's own checks (0.32, ``_validate_adaptive_verification``), asked before a boot is spent on them. Attention
     backends have conditions of their own that only the boot tells.
@@ -224,6 +227,8 @@ def adaptive_allowed(
         return f"adaptive verification needs Model Runner V2, this is {runner or 'unknown'}"
     if method == "ngram":
         return "adaptive verification goes by the drafter's confidence, and n-grams have none"
+    if (config or {}).get("use_local_argmax_reduction"):
+        return "adaptive verification goes by the drafter's logits, which use_local_argmax_reduction does not make"
     if arguments.switched_on(args, "--enable-lora"):
         return "adaptive verification does not work with LoRA (--enable-lora)"
     if any(
@@ -293,46 +298,3 @@ def _worded(answer: Honour, case: Case) -> Honour:
     if isinstance(answer, Measured):
         return answer
     return replace(answer, reason=answer.reason.replace("{version}", told).replace("{method}", case.method))
-
-
-_BANDS: tuple[tuple[str, Version], ...] = (("0.24 to 0.31", (0, 31)), ("0.32 and newer", (0, 32)))
-_VARIATIONS: tuple[tuple[str, dict[str, Any]], ...] = (
-    *((method, {}) for method in ("eagle", "eagle3", "mtp")),
-    ("mtp", {"modules": 3}),
-    *((method, {}) for method in ("draft_model", "dflash", "ngram", "dspark")),
-    ("eagle3", {"parallel": True}),
-    ("draft_model", {"parallel": True}),
-    *(
-        (method, {})
-        for method in ("ngram_gpu", "suffix", "medusa", "mlp_speculator", "custom_class", "extract_hidden_states")
-    ),
-)
-_LABELS = {"modules": "several modules", "parallel": "parallel drafter"}
-
-
-def support_table() -> str:
-    """The knowledge as Markdown: method by runner and version. docs/engine-support.md has it."""
-    columns = [(f"{runner}, {band}", runner, known) for runner in ("V1", "V2") for band, known in _BANDS]
-    rows = [["method", *(title for title, _, _ in columns)], ["---"] * (len(columns) + 1)]
-    for method, more in _VARIATIONS:
-        label = " ".join([f"`{method}`", *(f"({_LABELS[field]})" for field in more)])
-        answers = [honour(Case(method, known, runner, **more)) for _, runner, known in columns]  # type: ignore[arg-type]
-        rows.append([label, *(_short(answer) for answer in answers)])
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows) + "\n" + "".join(_reasons())
-
-
-def _short(answer: Honour) -> str:
-    return {Measured: "measured", Warned: "measured, with a warning", Refused: "refused"}[type(answer)]
-
-
-def _reasons() -> Iterator[str]:
-    """Every warning and refusal in full, once."""
-    told: dict[str, None] = {}
-    for rule in RULES:
-        if not isinstance(rule.answer, Measured):
-            told[str(rule.answer).replace("{version}", "0.x").replace("{method}", "this method")] = None
-    return (f"- {reason}.\n" for reason in told)
-
-
-if __name__ == "__main__":
-    sys.stdout.write(support_table())

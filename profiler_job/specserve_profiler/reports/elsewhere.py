@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
 
 from specserve_profiler.contract.profile import Row
 from specserve_profiler.contract.request import Speculation
+from specserve_profiler.reports.flags import extra_words
 from specserve_profiler.reports.lint import Finding, lint_rows, shown
 
 Elsewhere = Literal["sglang", "trtllm"]
@@ -60,7 +61,9 @@ def write(engine: Elsewhere, rows: Sequence[Row], speculation: Speculation) -> W
     table = [(row.first, row.last, row.k) for row in rows]
     if not any(k for _, _, k in table):
         raise ValueError("every K is 0: serve without speculation")
-    return _for_sglang(table, speculation) if engine == "sglang" else _for_trtllm(table, speculation)
+    written = _for_sglang(table, speculation) if engine == "sglang" else _for_trtllm(table, speculation)
+    further = ", ".join(extra_words(speculation.config))
+    return replace(written, notes=(*written.notes, f"{further} are vLLM's: left out")) if further else written
 
 
 def recognise(value: object) -> Elsewhere | None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from specserve_profiler.contract.request import MT_BENCH, HubDataset, ProfileRequest
+from specserve_profiler.dialect.config_keys import NEWEST, keys_of
 from specserve_profiler.statistics.grid import default_batch_sizes
 
 
@@ -24,6 +26,30 @@ def _number(value: float) -> str:
     return f"{value:.15g}"
 
 
+def read_extra(key: str, text: str) -> Any:
+    """The value of ``KEY=VALUE``: JSON where it is some, else the text; text as it is where the key takes texts."""
+    try:
+        value = json.loads(text, parse_constant=_no_json)
+    except (ValueError, RecursionError):
+        return text
+    kind = keys_of(NEWEST).get(key.replace("-", "_"))
+    takes_text = kind is str or isinstance(kind, tuple)
+    return text if takes_text and not isinstance(value, str) else value
+
+
+def _no_json(name: str) -> NoReturn:
+    raise ValueError(name)
+
+
+def extra_words(config: Mapping[str, Any]) -> list[str]:
+    """``KEY=VALUE`` of each further key of a speculative config, as ``read_extra`` reads it."""
+    return [f"{key}={_extra(key, value)}" for key, value in config.items()]
+
+
+def _extra(key: str, value: Any) -> str:
+    return value if isinstance(value, str) and read_extra(key, value) == value else json.dumps(value)
+
+
 @dataclass(frozen=True)
 class Flag:
     """A flag of ``run`` and its field."""
@@ -33,8 +59,8 @@ class Flag:
     name: str
     default: Any = None
     """What the command line takes where neither a flag nor the plan file says anything."""
-    text: Callable[[Any], str] = str
-    """A value as it is written after the flag."""
+    text: Callable[[Any], str | list[str]] = str
+    """A value as it is written after the flag; a list for a flag that is given several times."""
 
 
 FLAGS = (
@@ -44,6 +70,7 @@ FLAGS = (
     Flag("speculation.model", "--draft-model"),
     Flag("speculation.revision", "--draft-revision"),
     Flag("speculation.maxTokens", "--max-tokens", 5),
+    Flag("speculation.config", "--speculative-extra", {}, extra_words),
     Flag("engine.command", "--engine-command", ["vllm", "serve"], shlex.join),
     Flag("engine.maxNumSeqs", "--max-num-seqs"),
     Flag("engine.maxModelLen", "--max-model-len"),
@@ -106,9 +133,8 @@ def command_of(request: ProfileRequest) -> str:
         value = _at(values, flag.field)
         if value is None or value == _default(flag, request):
             continue
-        words.append(
-            f"{flag.name}={dataset_text(request.prompts.hub) if flag.name == '--dataset' else flag.text(value)}"
-        )
+        text = dataset_text(request.prompts.hub) if flag.name == "--dataset" else flag.text(value)
+        words += [f"{flag.name}={each}" for each in ([text] if isinstance(text, str) else text)]
     if request.engine.args:
         words += ["--", *request.engine.args]
     return shlex.join(words)

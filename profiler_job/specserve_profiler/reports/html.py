@@ -13,7 +13,7 @@ from specserve_profiler.contract.plain import plain
 from specserve_profiler.contract.profile import Cell, PartialProfile, Profile
 from specserve_profiler.contract.request import ProfileRequest
 from specserve_profiler.reports.figures import pictures
-from specserve_profiler.reports.flags import command_of
+from specserve_profiler.reports.flags import command_of, extra_words
 from specserve_profiler.reports.reading import Reading, number, percent
 from specserve_profiler.reports.serving import served_arguments
 
@@ -119,6 +119,8 @@ def _asked(request: ProfileRequest) -> Iterator[tuple[str, str]]:
     yield "method", f"{speculation.method}, Kmax {speculation.max_tokens}"
     if speculation.model:
         yield "draft model", _revised(speculation.model, speculation.revision)
+    if speculation.config:
+        yield "further keys", " ".join(extra_words(speculation.config))
     yield "engine command", shlex.join([*engine.command, *engine.args])
     yield "largest batch size", str(engine.max_num_seqs)
     yield "longest context", f"{engine.max_model_len} tokens"

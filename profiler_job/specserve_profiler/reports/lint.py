@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from specserve_profiler.contract.model import Model
-from specserve_profiler.dialect import support
+from specserve_profiler.dialect import config_keys, support
 
 TABLE_FIELD, KMAX_FIELD = "num_speculative_tokens_per_batch_size", "num_speculative_tokens"
 EXAMPLE = "write [[1, 16, 4], [17, 64, 2]]"
@@ -29,17 +29,6 @@ _WITHOUT_KMAX = frozenset({"mtp", "dspark"})
 _WITH_MODEL = frozenset({"eagle", "eagle3", "draft_model", "dflash", "medusa", "mlp_speculator", "custom_class"})
 """Methods for which vLLM does not start without a model; without a method it takes ``draft_model``."""
 _METHODS = _WITH_MODEL | _WITHOUT_KMAX | {"ngram", "ngram_gpu", "suffix", "extract_hidden_states"}
-_KEYS_READ: support.Version = (0, 32)
-"""The version of vLLM whose keys and methods these are."""
-_KEYS = frozenset(
-    f"""{TABLE_FIELD} {KMAX_FIELD} method model revision code_revision enforce_eager draft_tensor_parallel_size
-    tensor_parallel_size quantization moe_backend attention_backend kv_cache_dtype max_model_len draft_load_config
-    index_share_for_mtp_iteration disable_padded_drafter_batch disable_eagle_block_drop use_local_argmax_reduction
-    use_heterogeneous_vocab prompt_lookup_max prompt_lookup_min parallel_drafting draft_sample_method dspark_draft_topk
-    suffix_decoding_max_tree_depth suffix_decoding_max_cached_requests suffix_decoding_max_spec_factor
-    suffix_decoding_min_token_prob rejection_sample_method synthetic_acceptance_rates synthetic_acceptance_length
-    enable_adaptive_verification""".split()
-)
 
 
 class Finding(Model):
@@ -154,14 +143,16 @@ def _lint_version(known: support.Version | None) -> Iterator[Finding]:
 
 
 def _lint_keys(config: Mapping[str, Any], known: support.Version | None) -> Iterator[Finding]:
-    """Keys that vLLM's parser does not know, which it refuses. Other versions than the one read may know more."""
-    read = ".".join(map(str, _KEYS_READ))
-    for key in sorted(config.keys() - _KEYS - {"draft_len_schedule"}):
-        close = difflib.get_close_matches(key[:80], _KEYS, n=1, cutoff=0.8)
+    """Keys that vLLM's parser does not know, which it refuses. Newer versions than were read may know more."""
+    newest = config_keys.NEWEST
+    there = sorted({*config_keys.keys_of(known or newest), *config_keys.OWNED} - config_keys.INTERNAL)
+    for key in sorted(config.keys() - {*there, "draft_len_schedule"}):
+        close = difflib.get_close_matches(key[:80], there, n=1, cutoff=0.8)
         fix = f"write {close[0]}" if close else "leave it out"
-        if close or known in (None, _KEYS_READ):
+        if close or known is None or known <= newest:
             yield _error(named(key), "is no key of vLLM's speculative config, which refuses others", fix)
         else:
+            read = ".".join(map(str, newest))
             yield _warning(named(key), f"is no key that vLLM {read} knows, and it refuses such", fix)
 
 

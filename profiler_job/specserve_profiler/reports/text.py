@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from specserve_profiler.contract.plain import plain
 from specserve_profiler.contract.profile import Decision, Interval, Measurements, PartialProfile, Profile, short_table
+from specserve_profiler.reports.flags import extra_words
 from specserve_profiler.reports.reading import Reading, number, percent
 
 WIDTH = 100
@@ -55,10 +56,11 @@ def _heading(profile: Profile | PartialProfile) -> str:
     lines.append(_wrapped(f"vLLM {measured.engine_version} ({measured.scheduler} scheduler){device}, {context}"))
     request = profile.request
     if request is not None:
-        drafter = f" {request.speculation.model}" if request.speculation.model else ""
+        speculation = request.speculation
+        drafter = "".join(f" {word}" for word in (speculation.model, *extra_words(speculation.config)) if word)
         lines.append(
             _wrapped(
-                f"model {request.model}, {request.speculation.method}{drafter}, Kmax {request.speculation.max_tokens}; "
+                f"model {request.model}, {speculation.method}{drafter}, Kmax {speculation.max_tokens}; "
                 f"prompts {request.prompts}, {measured.distinct_prompts} distinct; up to "
                 f"{request.workload.prompt_tokens} + {request.workload.output_tokens} tokens, "
                 f"temperature {request.workload.temperature:g}"

@@ -65,8 +65,9 @@ class Arms:
         if request.verify == "Full":
             if decision.static_k and arms[0].kind == "Table":
                 arms.append(Arm(kind="Static", k=decision.static_k))
+            drafts = request.speculation
             if limits is not None and not support.adaptive_allowed(
-                limits.engine_version, limits.runner, request.engine.args, request.speculation.method
+                limits.engine_version, limits.runner, request.engine.args, drafts.method, drafts.config
             ):
                 arms.append(Arm(kind="Adaptive", k=request.speculation.max_tokens))
         return arms

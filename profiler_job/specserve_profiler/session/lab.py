@@ -11,6 +11,7 @@ from specserve_profiler.contract.request import ProfileRequest
 from specserve_profiler.contract.steps import Limits
 from specserve_profiler.dialect import support
 from specserve_profiler.dialect.arguments import refused_arguments
+from specserve_profiler.dialect.config_keys import refused_config
 from specserve_profiler.engine import installed
 from specserve_profiler.engine.records import StepLog, read_limits
 from specserve_profiler.engine.server import Engine
@@ -200,11 +201,14 @@ def check(request: ProfileRequest) -> None:
     mismatch = installed.drafter_mismatch(request)
     if mismatch is not None:
         raise ProfilingError("DrafterMismatch", f"{mismatch}: choose a drafter that was made for this target")
-    refused = refused_arguments(request.engine.args)
+    engine = request.engine
+    version = installed.engine_version(engine.command)
+    refused = [f"engine.args {argument}: {why}" for argument, why in refused_arguments(engine.args)] + [
+        f"speculation.config.{key}: {why}"
+        for key, why in refused_config(request.speculation, engine.tensor_parallel_size, version)
+    ]
     if refused:
-        raise ProfilingError(
-            "ArgumentsInvalid", "; ".join(f"engine.args {argument}: {why}" for argument, why in refused)
-        )
+        raise ProfilingError("ArgumentsInvalid", "; ".join(refused))
     if request.engine.max_model_len < request.workload.output_tokens + 16:
         raise ProfilingError(
             "WorkloadInvalid",

@@ -22,6 +22,8 @@ def node_affinity(required: Any) -> dict[str, Any]:
 def test_a_usual_spec_is_accepted() -> None:
     assert refusal(spec()) is None
     assert refusal(spec({"engine.args": ["--gpu-memory-utilization=0.9", "--enforce-eager"]})) is None
+    further = {"attention-backend": "FLASH_ATTN", "draft_tensor_parallel_size": 1, "draft_load_config": {"a": [1]}}
+    assert refusal(spec({"speculation.config": further})) is None
 
 
 @pytest.mark.parametrize(
@@ -29,13 +31,56 @@ def test_a_usual_spec_is_accepted() -> None:
     [
         pytest.param(
             {"engine.args": ["-sc", "{}"]},
-            "engine.args: -sc: specserve sets -sc itself: set speculation; its table is measured",
+            "engine.args: -sc: specserve sets -sc itself: set speculation, further keys in speculation.config; its"
+            " table is measured",
             id="owned flag",
         ),
         pytest.param(
             {"engine.args": ["--max_num_seqs=8"]},
             "engine.args: --max_num_seqs=8: specserve sets --max-num-seqs itself: set engine.maxNumSeqs",
             id="owned flag in another spelling",
+        ),
+        pytest.param(
+            {"speculation.config": {"num-speculative-tokens": 3, "attention_backend": "FLASH_ATTN"}},
+            "speculation.config.num_speculative_tokens: specserve sets it: set speculation.maxTokens",
+            id="owned key with dashes",
+        ),
+        pytest.param(
+            {"speculation.config": {"draft_tensor_parallel_size": 2}, "engine.tensorParallelSize": 4},
+            "speculation.config.draft_tensor_parallel_size: takes 1 or engine.tensorParallelSize (4), not 2",
+            id="a drafter on other devices",
+        ),
+        pytest.param(
+            {"speculation.config": {"atention_backend": "FLASH_ATTN"}, "engine.image": "mirror/vllm:v0.32.0"},
+            "speculation.config.atention_backend: vLLM 0.32 knows no such key; did you mean attention_backend?",
+            id="mistyped key",
+        ),
+        pytest.param(
+            {"speculation.config": {"fly_window_size": 2}, "engine.image": "mirror/vllm:v0.32.0"},
+            "speculation.config.fly_window_size: vLLM 0.32 does not know it: it came with 0.33",
+            id="key of a newer release",
+        ),
+        pytest.param(
+            {"speculation.config": {"parallel_drafting": True}},
+            "speculation.method: the drafter makes all its drafts in one pass (P-EAGLE, PARD), and vLLM lays them out"
+            " for Kmax whatever K is: with K < Kmax the step fails or its drafts are wrong: use a drafter that drafts"
+            " one token after the other, or serve with a fixed K and no table",
+            id="parallel drafting",
+        ),
+        pytest.param(
+            {"speculation.config": {"attention backend": "FLASH_ATTN"}},
+            "speculation.config: 'attention backend' is no key: give names such as attention_backend",
+            id="no key",
+        ),
+        pytest.param(
+            {"speculation.config": {"a-b": 1, "a_b": 1}},
+            "speculation.config: one key is there twice, with dashes and with underscores: give it once",
+            id="a key twice",
+        ),
+        pytest.param(
+            {"speculation.config": {"quantization": "x" * 2048}},
+            "speculation.config: it has 1 keys and 2068 bytes, at most 32 and 2048 are taken",
+            id="too long",
         ),
         pytest.param(
             engine(env=[{"name": "PYTHONPATH", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]),

@@ -33,6 +33,7 @@ USED = inputs()
         (inputs({"model.name": "org/other"}), "ModelChanged", "model changed"),
         (inputs({"model.revision": "def456"}), "ModelChanged", "revision changed"),
         (inputs({"speculation.maxTokens": 3}), "ModelChanged", "speculation changed"),
+        (inputs({"speculation.config": {"max_model_len": 99}}), "ModelChanged", "speculation changed"),
         (inputs({"engine.image": "vllm/vllm-openai:v0.34.0"}), "EngineChanged", "image changed"),
         (inputs({"engine.args": ["--enforce-eager"]}), "EngineChanged", "engine changed"),
         (inputs({"engine.maxNumSeqs": 32, "profile.batchSizes": [1]}), "EngineChanged", "engine changed"),
@@ -67,6 +68,7 @@ def test_every_change_that_a_table_depends_on_has_its_reason(wanted: KeyInputs, 
         {"podTemplate": {"spec": {"tolerations": [{"operator": "Exists"}]}}},
         {"profile.batchSizes": [1, 2, 4, 8, 16, 32, 64]},
         {"profile.verify": "Table", "profile.weights": [], "profile.workload.topP": 1, "profile.workload.seed": 0},
+        {"speculation.config": {}},
     ],
 )
 def test_what_a_table_does_not_depend_on_asks_for_no_measurement(edits: dict[str, Any]) -> None:
@@ -102,6 +104,13 @@ def test_a_key_never_holds_what_a_secret_holds() -> None:
 def test_the_key_of_a_serving_stays_the_same_for_ever() -> None:
     """Another one would measure a whole fleet again. (It is one per schema of what is stored.)"""
     assert profile_key(USED) == "specserve-02710f43337b"
+
+
+def test_dashes_and_underscores_in_a_further_key_are_one_profile() -> None:
+    dashes, underscores = (
+        inputs({"speculation.config": {key: "FLASH_ATTN"}}) for key in ("attention-backend", "attention_backend")
+    )
+    assert profile_key(dashes) == profile_key(underscores) == "specserve-09c87b73c6c7"
 
 
 def hub(**fields: Any) -> str:

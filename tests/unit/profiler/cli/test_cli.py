@@ -110,6 +110,8 @@ def test_every_field_of_a_request_has_a_flag(capsys: pytest.CaptureFixture[str])
     made = dry_run(
         capsys,
         "--model=m", "--revision=r1", "--method=eagle3", "--draft-model=d", "--draft-revision=r2", "--max-tokens=3",
+        "--speculative-extra=attention-backend=FLASH_ATTN", "--speculative-extra=draft_tensor_parallel_size=2",
+        '--speculative-extra=draft_load_config={"load_format": "auto"}', "--speculative-extra=code_revision=1234567",
         "--engine-command=python3 -m vllm serve", "--max-num-seqs=32", "--max-model-len=2048",
         "--tensor-parallel-size=2", "--dataset=org/talk:test", "--dataset-config=en", "--dataset-column=question",
         "--dataset-revision=r3", "--prompt-tokens=100", "--output-tokens=50", "--temperature=0.7", "--top-p=0.9",
@@ -122,7 +124,18 @@ def test_every_field_of_a_request_has_a_flag(capsys: pytest.CaptureFixture[str])
         "key": "mine",
         "model": "m",
         "revision": "r1",
-        "speculation": {"method": "eagle3", "model": "d", "revision": "r2", "maxTokens": 3},
+        "speculation": {
+            "method": "eagle3",
+            "model": "d",
+            "revision": "r2",
+            "maxTokens": 3,
+            "config": {
+                "attention_backend": "FLASH_ATTN",
+                "draft_tensor_parallel_size": 2,
+                "draft_load_config": {"load_format": "auto"},
+                "code_revision": "1234567",
+            },
+        },
         "engine": {
             "command": ["python3", "-m", "vllm", "serve"],
             "args": ["--enforce-eager", "--kv-cache-dtype=fp8"],
@@ -151,6 +164,10 @@ def test_the_command_of_a_request_makes_the_same_request(capsys: pytest.CaptureF
         weights={1: 0.25, 300: 3},
         workload={"promptTokens": 9, "outputTokens": 9, "temperature": 0.1, "topP": 0.5, "seed": 1},
         verify="Off",
+        speculation={"method": "draft_model", "model": "d", "maxTokens": 2, "config": {
+            "quantization": '"quoted"', "code_revision": "true", "kv_cache_dtype": "it's = fp8", "max_model_len": 64,
+            "enforce_eager": False, "draft_load_config": {"load_format": "auto", "ignore_patterns": ["é", None]},
+        }},
     )  # fmt: skip
     for wanted in (request(), odd):
         name, command, *words = shlex.split(command_of(wanted))
@@ -183,6 +200,65 @@ def test_flags_win_over_the_plan_file(tmp_path: Path, capsys: pytest.CaptureFixt
     assert made.verify == "Off" and made.weights == {1: 5}
     assert made.batch_sizes == (1, 2, 4, 8)
     assert dry_run(capsys, f"--config={plan}").engine.args == ("--enforce-eager",)
+
+
+def test_further_keys_of_a_plan_file_stay_as_the_engine_calls_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(
+        "model: m\nspeculation: {method: ngram, max_tokens: 4, config: {prompt_lookup_max: 6, prompt-lookup-min: 2}}\n"
+        "engine: {maxNumSeqs: 8, maxModelLen: 512}\nprompts: {path: /p}\n"
+    )
+
+    assert dry_run(capsys, f"--config={plan}").speculation.config == {"prompt_lookup_max": 6, "prompt_lookup_min": 2}
+    # Flags stand in the place of all of them, as those of the weights do.
+    given = dry_run(capsys, f"--config={plan}", "--speculative-extra=prompt_lookup_max=3").speculation.config
+    assert given == {"prompt_lookup_max": 3}
+    assert main(["run", f"--config={plan}", "--dry-run"]) == 0
+    printed = tmp_path / "printed.yaml"
+    printed.write_text(capsys.readouterr().out)
+    assert dry_run(capsys, f"--config={printed}").speculation.config == {"prompt_lookup_max": 6, "prompt_lookup_min": 2}
+
+
+def test_without_further_keys_a_request_is_written_as_before(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*ALL, "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["speculation"] == {
+        "method": "draft_model", "model": "d", "maxTokens": 5,
+    }  # fmt: skip
+
+
+def test_what_is_served_has_the_further_keys_and_a_report_tells_them(tmp_path: Path) -> None:
+    """From a profile to the arguments of the engine, through the process."""
+    asked = request()
+    speculation = asked.speculation.model_copy(update={"config": {"attention_backend": "FLASH_ATTN"}})
+    measured = profile().model_copy(update={"request": asked.model_copy(update={"speculation": speculation})})
+    path = tmp_path / "profile.json"
+    path.write_text(measured.to_json())
+
+    rendered = process("render", str(path))
+    assert rendered.returncode == 0, rendered.stderr
+    config = json.loads(shlex.split(rendered.stdout)[1])
+    assert (config["attention_backend"], config["method"]) == ("FLASH_ATTN", "eagle3")
+    assert "measured with" not in rendered.stderr
+
+    other = process("render", str(path), "--speculative-extra=attention_backend=FLASHINFER", "--json")
+    answer = json.loads(other.stdout)
+    assert answer["config"]["attention_backend"] == "FLASHINFER"
+    assert "measured with eagle3 org/target-8b-eagle3 attention_backend=FLASH_ATTN: what it decided" in (
+        " ".join(answer["warnings"])
+    )
+    # The keys of one method are nothing to another.
+    assert (
+        "attention_backend" not in json.loads(process("render", str(path), "--method=mtp", "--json").stdout)["config"]
+    )
+
+    told = " ".join(process("report", "--text", str(path)).stdout.split())
+    assert "eagle3 org/target-8b-eagle3 attention_backend=FLASH_ATTN, Kmax" in told
+    page = tmp_path / "report.html"
+    assert process("report", str(path), "-o", str(page)).returncode == 0
+    assert "--speculative-extra=attention_backend=FLASH_ATTN" in page.read_text()
+    assert "further keys" in page.read_text()
 
 
 def test_a_profile_is_a_plan_to_measure_again(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -228,6 +304,33 @@ def test_the_plan_that_a_dry_run_prints_is_a_plan_file(tmp_path: Path, capsys: p
         ([*ALL, "--output=/"], "--output: / cannot be written"),
         ([*ALL, "--engine-log=/no/such/log"], "--engine-log: /no/such/log cannot be written"),
         ([*ALL, "--", "--port=1"], "engine argument --port=1: specserve sets --port itself"),
+        ([*ALL, "--speculative-extra=x"], "--speculative-extra: 'x': give KEY=VALUE, such as attention_backend="),
+        ([*ALL, "--speculative-extra==x"], "--speculative-extra: '=x': give KEY=VALUE"),
+        ([*ALL, *["--speculative-extra=max_model_len=9"] * 2], "--speculative-extra: max_model_len is given twice"),
+        (
+            [*ALL, "--speculative-extra=num-speculative-tokens=3"],
+            "--speculative-extra (speculation.config.num_speculative_tokens): specserve sets it: set --max-tokens",
+        ),
+        (
+            [*ALL, "--speculative-extra=atention_backend=X", "--speculative-extra=enforce_eager=often"],
+            (
+                "--speculative-extra (speculation.config.atention_backend): vLLM 0.33 knows no such key; did you mean "
+                "attention_backend?\n  --speculative-extra (speculation.config.enforce_eager): takes true or false, not"
+            ),
+        ),
+        (
+            [*ALL, "--tensor-parallel-size=4", "--speculative-extra=draft-tensor-parallel-size=2"],
+            "--speculative-extra (speculation.config.draft_tensor_parallel_size): takes 1 or --tensor-parallel-size",
+        ),
+        ([*ALL, "--speculative-extra=a b=1"], "--speculative-extra (speculation.config): 'a b' is no key: give names"),
+        (
+            ["render", "--rows=1-4:3", "--method=ngram", "--speculative-extra=model=x"],
+            "config.model): specserve sets it",
+        ),
+        (
+            ["render", "--rows=1-4:3", "--method=ngram", "--vllm-version=0.32.0", "--speculative-extra=xpress_topc=1"],
+            "(speculation.config.xpress_topc): vLLM 0.32 does not know it: it came with 0.33",
+        ),
         ([*ALL, "--modl=x"], "No such option: --modl"),
         (["fly"], "No such command 'fly'"),
         (["run", "--config=/no/such/plan.yaml"], "--config: /no/such/plan.yaml cannot be read: No such file"),

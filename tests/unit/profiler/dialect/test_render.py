@@ -238,6 +238,36 @@ def test_every_kind_of_arm_has_its_config() -> None:
     assert render.speculative_config(DRAFT, decision("Adaptive")) == adaptive
 
 
+def test_every_arm_that_speculates_has_the_further_keys_as_it_is_measured_with_them() -> None:
+    speculation = DRAFT.model_copy(update={"config": {"attention_backend": "FLASH_ATTN", "enforce_eager": True}})
+    further = {"attention_backend": "FLASH_ATTN", "enforce_eager": True}
+
+    measured = render.measuring_config(speculation, 32)
+    served = [
+        render.arm_config(speculation, arm)
+        for arm in (Arm(kind="Table", rows=ROWS), Arm(kind="Static", k=2), Arm(kind="Adaptive"))
+    ]
+
+    for config in (measured, *served):
+        assert config is not None and config.items() >= further.items()
+    assert served[1] == {"method": "draft_model", "model": "org/draft", "revision": "abc", **further,
+                         "num_speculative_tokens": 2}  # fmt: skip
+    assert render.arm_config(speculation, Arm(kind="None")) is None
+
+
+def test_a_further_key_never_takes_the_place_of_what_was_decided() -> None:
+    speculation = DRAFT.model_copy(
+        update={"config": {"num_speculative_tokens": 9, "model": "x", "enable_adaptive_verification": True}}
+    )
+
+    assert render.static_config(speculation, 2) == {
+        "method": "draft_model",
+        "model": "org/draft",
+        "revision": "abc",
+        "num_speculative_tokens": 2,
+    }
+
+
 def test_capture_sizes_are_arguments_of_their_own_before_the_users() -> None:
     arguments = render.serve_arguments("m", None, ENGINE, None, capture_sizes=(40, 5, 10, 5), extra=("--x=y",))
 

@@ -18,9 +18,9 @@ from specserve_profiler.dialect.support import (
     drafts_in_parallel,
     foresee,
     honour,
-    support_table,
     version_of_image,
 )
+from specserve_profiler.reports.honours import support_table
 
 DOC = Path(__file__).parents[4] / "docs" / "engine-support.md"
 
@@ -204,7 +204,13 @@ def test_ngram_has_no_confidence_to_adapt_to() -> None:
     assert adaptive_allowed("0.33.0", "V2", [], "eagle3") is None
 
 
+def test_what_makes_no_logits_has_no_confidence_either() -> None:
+    config = {"use_local_argmax_reduction": True}
+    assert "use_local_argmax_reduction" in str(adaptive_allowed("0.33.0", "V2", [], "eagle3", config))
+    assert adaptive_allowed("0.33.0", "V2", [], "eagle3", {"use_local_argmax_reduction": False}) is None
+
+
 def test_the_docs_show_the_table_as_the_code_has_it() -> None:
-    """`python -m specserve_profiler.dialect.support` prints it."""
-    begin, end = "<!-- python -m specserve_profiler.dialect.support -->\n", "<!-- end -->"
+    """`python -m specserve_profiler.reports.honours` prints it."""
+    begin, end = "<!-- python -m specserve_profiler.reports.honours -->\n", "<!-- end -->"
     assert DOC.read_text().split(begin)[1].split(end)[0] == support_table()

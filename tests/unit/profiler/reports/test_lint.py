@@ -164,7 +164,8 @@ def test_a_key_that_another_version_may_know_is_no_error_there() -> None:
     text = config(num_speculative_tokens=4, of_the_future=1)
 
     assert [finding.level for finding in lint(text, None, "0.32.1") if finding.where == "of_the_future"] == ["error"]
-    assert [finding.level for finding in lint(text, None, "0.33.0") if finding.where == "of_the_future"] == ["warning"]
+    assert [finding.level for finding in lint(text, None, "0.33.0") if finding.where == "of_the_future"] == ["error"]
+    assert [finding.level for finding in lint(text, None, "0.34.0") if finding.where == "of_the_future"] == ["warning"]
 
 
 @pytest.mark.parametrize(
