@@ -53,15 +53,16 @@ KEYS: dict[Version, dict[str, Kind]] = {
         "suffix_decoding_max_spec_factor": float,
         "suffix_decoding_min_token_prob": float,
         "draft_load_config": dict,
-        "rejection_sample_method": ("standard", "block", "fly"),
+        "rejection_sample_method": ("standard",),
         "draft_sample_method": ("greedy", "probabilistic"),
     },
-    (0, 25): {"use_heterogeneous_vocab": bool},
+    (0, 25): {"use_heterogeneous_vocab": bool, "rejection_sample_method": ("standard", "block")},
     (0, 26): {"kv_cache_dtype": str},
     (0, 28): {"dspark_draft_topk": 1},
     (0, 29): {"index_share_for_mtp_iteration": bool},
     (0, 30): {"disable_eagle_block_drop": bool},
     (0, 33): {
+        "rejection_sample_method": ("standard", "block", "fly"),
         "disable_lookahead_block_hashes": bool,
         "draft_lm_head_quantization": ("fp8", "nvfp4"),
         "xpress_topc": 0,
@@ -70,7 +71,7 @@ KEYS: dict[Version, dict[str, Kind]] = {
         "fly_entropy_top_k": 1,
     },
 }
-"""Release -> the keys that came with it -> what they take. None of them has gone since."""
+"""Release -> the keys that came with it, or take more since -> what they take. None of them has gone."""
 
 ONLY: dict[str, str] = {
     "use_heterogeneous_vocab": "draft_model",
@@ -93,7 +94,7 @@ def keys_of(release: Version) -> dict[str, Kind]:
 NEWEST = max(KEYS)
 """The newest release whose keys are here."""
 _ALL = keys_of(NEWEST)
-_SINCE = {key: since for since, keys in KEYS.items() for key in keys}
+_SINCE = {key: since for since, keys in reversed(KEYS.items()) for key in keys}
 
 
 def refused_config(
@@ -110,7 +111,7 @@ def refused_config(
         why = (
             _why_owned(key)
             or _why_unknown(key, release)
-            or _why_wrong(key, value)
+            or _why_wrong(key, value, release)
             or _why_idle(key, speculation.method)
             or _why_devices(key, value, tensor_parallel_size)
         )
@@ -137,12 +138,12 @@ def _why_unknown(key: str, release: Version | None) -> str | None:
     return None if newer else f"{named} knows no such key; there are {', '.join(sorted(keys_of(asked)))}"
 
 
-def _why_wrong(key: str, value: Any) -> str | None:
+def _why_wrong(key: str, value: Any, release: Version | None) -> str | None:
     if value is None:
         return "null says nothing: leave it out"
     if key == "rejection_sample_method" and value == "synthetic":
         return _DICE
-    kind = _ALL.get(key)
+    kind = keys_of(release or NEWEST).get(key)
     if kind is None or _fits(value, kind):
         return None
     words = " or ".join(kind) if isinstance(kind, tuple) else _WORDS.get(kind, f"a whole number from {kind} on")

@@ -107,6 +107,10 @@ def test_the_release_decides_which_keys_there_are() -> None:
     assert refused(late, release="0.26.0") == [
         ("disable_eagle_block_drop", "vLLM 0.26 does not know it: it came with 0.30")
     ]
+    assert refused({"rejection_sample_method": "fly"}, release="0.33.0") == []
+    assert refused({"rejection_sample_method": "fly"}, release="0.32.0") == [
+        ("rejection_sample_method", 'takes standard or block, not "fly"')
+    ]
     assert refused(late, release=None) == []  # not known: taken for the newest
     assert set(keys_of((0, 24))) == set(KEYS[0, 24])
 
