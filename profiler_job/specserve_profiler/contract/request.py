@@ -18,8 +18,7 @@ Verify = Literal["Table", "Full", "Off"]
 METHODS_WITH_DRAFTER: frozenset[Method] = frozenset({"draft_model", "eagle", "eagle3", "dflash"})
 """Methods that load a draft model of their own; ``mtp`` drafts with the target's own heads, ``ngram`` with its text."""
 
-
-_MOST_KEYS, _MOST_BYTES = 32, 2048
+_MOST_KEYS, _MOST_BYTES, _DEEPEST = 32, 2048, 8
 
 
 def config_fault(config: Mapping[str, Any]) -> str | None:
@@ -36,9 +35,16 @@ def config_fault(config: Mapping[str, Any]) -> str | None:
         size = len(json.dumps(dict(config), ensure_ascii=False, allow_nan=False).encode())
     except (ValueError, TypeError, RecursionError):
         return "its values must be JSON: text, numbers, true or false, lists and objects"
+    if not _within(config, _DEEPEST + 1):
+        return f"its values are nested more than {_DEEPEST} deep"
     if len(config) > _MOST_KEYS or size > _MOST_BYTES:
         return f"it has {len(config)} keys and {size} bytes, at most {_MOST_KEYS} and {_MOST_BYTES} are taken"
     return None
+
+
+def _within(value: Any, levels: int) -> bool:
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return levels >= 0 and all(_within(part, levels - 1) for part in inner)
 
 
 def _underscored(key: object) -> str:

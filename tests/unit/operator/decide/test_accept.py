@@ -83,6 +83,11 @@ def test_a_usual_spec_is_accepted() -> None:
             id="too long",
         ),
         pytest.param(
+            {"speculation.config": {"draft_load_config": {"a": [[[[[[[[[[[[]]]]]]]]]]]]}}},
+            "speculation.config: its values are nested more than 8 deep",
+            id="too deep",
+        ),
+        pytest.param(
             engine(env=[{"name": "PYTHONPATH", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]),
             "podTemplate: env PYTHONPATH of container engine: give a literal value; specserve adds the profiler to it",
             id="PYTHONPATH by reference",

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from specserve_profiler.contract.request import Method, Speculation
+from specserve_profiler.contract.request import Method, Speculation, config_fault
 from specserve_profiler.dialect.config_keys import KEYS, OWNED, keys_of, refused_config
 
 DRAFTERS: dict[Method, str | None] = {"draft_model": "d", "eagle3": "d", "mtp": None, "ngram": None}
@@ -149,8 +149,16 @@ def test_what_no_engine_could_take_is_no_request(config: dict[str, Any], expecte
 
 
 def test_a_value_nested_without_end_is_refused_and_not_followed() -> None:
-    deep: Any = 1
-    for _ in range(100_000):
-        deep = [deep]
     with pytest.raises(ValidationError, match="its values must be JSON"):
-        Speculation(method="ngram", max_tokens=3, config={"draft_load_config": deep})
+        Speculation(method="ngram", max_tokens=3, config={"draft_load_config": nested(100_000)})
+    with pytest.raises(ValidationError, match="its values are nested more than 8 deep"):
+        Speculation(method="ngram", max_tokens=3, config={"draft_load_config": nested(300)})
+    for depth in (9, 8):
+        assert (config_fault({"draft_load_config": nested(depth)}) is None) == (depth == 8)
+
+
+def nested(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
