@@ -1,6 +1,7 @@
 """A profiling Job's container as it runs in a pod, but for the pod: from the zip, against real vLLM."""
 
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -37,7 +38,8 @@ def start(engine_python: Path, engine_environment: dict[str, str], pair: Pair, t
 def test_a_job_measures_a_profile_and_leaves_nothing_behind(engine_python: Path, pair: Pair, start: Start) -> None:
     # As most engines are deployed: with a prefix cache.
     engine = request_of(engine_python, pair)["engine"] | {"args": ["--dtype=bfloat16", "--enforce-eager"]}
-    job = start(engine=engine, measureSeconds=45)  # time for the closed loop, too
+    speculation = request_of(engine_python, pair)["speculation"] | {"config": {"draft-tensor-parallel-size": 1}}
+    job = start(engine=engine, speculation=speculation, measureSeconds=45)  # time for the closed loop, too
     job.wait_for("booting the engine: baseline")
     assert not job.ready  # "loading the model"
     job.wait_for("measuring starts")
@@ -75,6 +77,9 @@ def test_a_job_measures_a_profile_and_leaves_nothing_behind(engine_python: Path,
         full.measurements.seconds
     )
     assert full.request is not None and full.request.model.endswith("target")
+    assert full.request.speculation.config == {"draft_tensor_parallel_size": 1}
+    booted = re.findall(r"non-default args: .*'speculative_config': (\{.*)", job.text)  # vLLM's own word
+    assert booted and all("'draft_tensor_parallel_size': 1" in config for config in booted)
     assert "[specserve] grid " in job.text and "batch size 8" in job.text and "s left" in job.text
     assert job.left() == {}
 
