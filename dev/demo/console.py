@@ -28,9 +28,10 @@ class Console:
         print("\n" + text.rstrip() + "\n", flush=True)
 
     @contextmanager
-    def act(self, title: str) -> Iterator[None]:
-        """A part of the story; its time is kept."""
-        print(f"\n── {title} " + "─" * max(0, 96 - len(title)), flush=True)
+    def act(self, title: str, usually: str) -> Iterator[None]:
+        """A part of the story, and how long it takes as a rule on two cores; its time is kept."""
+        heading = f"{title} ({usually})"
+        print(f"\n── {heading} " + "─" * max(0, 96 - len(heading)), flush=True)
         began = time.monotonic()
         try:
             yield

@@ -106,17 +106,17 @@ def prepare(console: Console, namespace: str = "default", grace_seconds: int = G
         DemoError: something is missing that the demo cannot make, with the way out.
     """
     progress = Told(console)
-    with console.act("Engine and model pair"):
+    with console.act("Engine and model pair", "at once; the first time 5 to 10 minutes"):
         engine = ensure_engine(progress)
         pair = ensure_pair(engine.python, console.say)
-    with console.act("Cluster"):
+    with console.act("Cluster", "10 seconds; the first time 10 minutes"):
         binaries = ensure_binaries(progress, helm=True)
         cluster = None if os.environ.get("KUBECONFIG") else Cluster.running() or Cluster.up(progress=progress)
         kubeconfig = cluster.kubeconfig if cluster else Path(os.environ["KUBECONFIG"])
         kube = Kube(binaries.path("kubectl"), binaries.path("helm"), kubeconfig, namespace)
         node = _this_machines_node(kube)
         console.say(f"node {node} is Ready")
-    with console.act("Images and chart"):
+    with console.act("Images and chart", "20 seconds; the first time 2 minutes"):
         archives = _load_images(cluster, progress, console)
         for name, target in (("venv", engine.venv), ("python", engine.base_prefix), ("models", pair.folder)):
             _link(name, target, cluster)

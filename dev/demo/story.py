@@ -30,23 +30,23 @@ class Stored:
 def tell(environment: Environment, console: Console) -> None:
     """The whole story. Raises DemoError where it does not go as it should."""
     kube = environment.kube
-    with console.act("One kubectl apply"):
+    with console.act("One kubectl apply", "at once"):
         kube.label_node(environment.node, ACCELERATOR_LABEL, FIRST)
         kube.apply(EXAMPLE.read_text())
         console.say(f"applied {EXAMPLE.name} on a node labelled {ACCELERATOR_LABEL}={FIRST}")
     follower = Follower(kube, SERVING, console)
     first = _measure_and_serve(environment, follower, console, FIRST)
-    with console.act("The served engine uses the table"):
+    with console.act("The served engine uses the table", "half a minute"):
         _ask(environment, console)
         _prove(environment, first, console)
-    with console.act("The fleet changes"):
+    with console.act("The fleet changes", "at once"):
         kube.label_node(environment.node, ACCELERATOR_LABEL, SECOND)
         console.say(f"the node's accelerator is now {SECOND}: another accelerator needs a table of its own")
         console.say(
             f"grace for the old variant: {GRACE_SECONDS} s here, 10 min by default. The one device is then free"
         )
     second = _measure_and_serve(environment, follower, console, SECOND)
-    with console.act("What there is now"):
+    with console.act("What there is now", "at once"):
         console.show(kube.kubectl("get", "speculativeservings"))
         console.show(kube.kubectl("get", "jobs,configmaps,deployments,services", "-l", "specserve.dev/role"))
         if first.config_map == second.config_map:
@@ -56,12 +56,12 @@ def tell(environment: Environment, console: Console) -> None:
 
 
 def _measure_and_serve(environment: Environment, follower: Follower, console: Console, product: str) -> Stored:
-    with console.act(f"Measuring on {product}"):
+    with console.act(f"Measuring on {product}", "4 to 6 minutes: boots of the engine, and 2 minutes of measuring"):
         serving = follower.until(profiled(product), f"the profile of {product}", PROFILE_SECONDS)
         stored = stored_profile(environment.kube, variant(serving, product)["profile"]["configMap"])
         console.say(f"stored in ConfigMap {stored.config_map}")
     console.show(report(stored.profile))
-    with console.act(f"Serving on {product}"):
+    with console.act(f"Serving on {product}", "a minute"):
         follower.until(serves_profile(product), f"pods with the table of {product}", ROLLOUT_SECONDS)
         shown = pod_config(environment.kube, SERVING)
         console.say(f"the pod runs with --speculative-config {shown}" if shown else "the pod runs without speculation")
