@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from demopair.cache import Pair
+from devcluster.pace import patience
 from specserve_profiler.contract.request import Engine, Speculation
 from specserve_profiler.dialect import render
 from specserve_profiler.dialect.config_keys import OWNED, keys_of, refused_config
@@ -65,7 +66,7 @@ def answers(engine_python: Path, engine_environment: dict[str, str], pair: Pair)
         env=engine_environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=patience(300),
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return [json.loads(line[1:]) for line in done.stdout.splitlines() if line.startswith("@")]

@@ -2,12 +2,14 @@
 
 import json
 import random
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.engine.conftest import RunInEngine
 
+from devcluster.pace import patience
 from specserve_profiler.reports.lint import lint
 
 pytestmark = pytest.mark.vllm
@@ -63,3 +65,66 @@ def test_an_error_is_what_vllm_refuses_and_nothing_else(run_in_engine: RunInEngi
     for table, takes in zip(tables, accepted, strict=True):
         refused = [finding for finding in lint(json.dumps(table)) if finding.level == "error"]
         assert bool(refused) != takes, f"{table}: {refused}"
+
+
+METHODS = ["eagle", "eagle3", "draft_model", "dflash", "medusa", "mlp_speculator", "custom_class", "mtp", "dspark"]
+METHODS += ["suffix", "ngram", "deepseek_mtp", "eagle4", "Eagle3", 5, None]
+KMAX, TABLE = "num_speculative_tokens", "num_speculative_tokens_per_batch_size"
+PASTED = [
+    '{"method":"ngram","num_speculative_tokens":4,"num_speculative_tokens_per_batch_size":[[1,16,4]]}',
+    '{{"method":"ngram","num_speculative_tokens":4}}',
+    '{\\"method\\":\\"ngram\\",\\"num_speculative_tokens\\":4}',
+    "{'method': 'ngram', 'num_speculative_tokens': 4}",
+    "{method:ngram,num_speculative_tokens:4}",
+    "map[method:ngram num_speculative_tokens:4]",
+    '{"method":"ngram","num_speculative_tokens":4,}',
+    '{"method":"ngram","num_speculative_tokens":' + "9" * 5000 + "}",
+    '{"method":"ngram","num_speculative_tokens":4,"x":' + "[" * 100_000 + "]" * 100_000 + "}",
+]
+
+
+def random_config(rng: random.Random) -> dict[str, Any]:
+    """A config without a table that is right more often than not, with whatever people get wrong in it."""
+    config: dict[str, Any] = {"method": rng.choice(METHODS), "model": "d", KMAX: 4}
+    if rng.random() < 0.3:
+        config[KMAX] = rng.choice([1, "4", 4.0, " 4 ", 0, -1, 2.5, "x", None, [4]])
+    if rng.random() < 0.3:
+        config["model"] = rng.choice([None, 5, "ngram", "org/other"])
+    if rng.random() < 0.2:
+        del config[rng.choice(["method", "model"])]
+    if rng.random() < 0.3:
+        config[rng.choice(["num_speculative_token", "num-speculative-tokens", "modle", "draft_len_schedule"])] = 4
+    if rng.random() < 0.3:
+        table = rng.choice([[[1, 16, 4]], [[2, 16, 4]], [], {"16": 4}, None, [[1, 16, "4"]], [[1, 8, 4], [8, 16, 2]]])
+        config[rng.choice([TABLE, TABLE.replace("_", "-")])] = table
+    return config
+
+
+def test_an_error_of_a_config_is_what_vllm_refuses_and_nothing_else(
+    engine_python: Path, engine_environment: dict[str, str]
+) -> None:
+    """But for what serves badly or not at all: a table with a method that is known for it."""
+    rng = random.Random(8)  # noqa: S311
+    texts = [*(json.dumps(random_config(rng)) for _ in range(1500)), *PASTED]
+
+    done = subprocess.run(
+        [str(engine_python), str(Path(__file__).with_name("judge_configs.py"))],
+        input="".join(json.dumps(text) + "\n" for text in texts),
+        env=engine_environment,
+        capture_output=True,
+        text=True,
+        timeout=patience(180),
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr[-2000:]
+    answers = [line for line in done.stdout.splitlines() if line.startswith("@")]
+    taken = sum(answer == "@1" for answer in answers)
+    assert len(answers) == len(texts) and 300 < taken < 1200, taken
+    for text, answer in zip(texts, answers, strict=True):
+        refused = [str(found) for found in lint(text) if found.level == "error" and not serves_badly(found.message)]
+        assert bool(refused) == (answer != "@1"), f"{text[:300]}: {refused} {answer[:300]}"
+
+
+def serves_badly(message: str) -> bool:
+    return "cannot be used with a table" in message

@@ -49,6 +49,7 @@ def test_the_scheduler_that_the_configuration_selects_is_probed(driven: Driven) 
     assert (driven.limits.max_num_seqs, driven.limits.num_speculative_tokens) == (4, 3)
     assert driven.limits.draft_slots == 1  # a draft model takes one more slot per request
     assert driven.limits.kv_cache_tokens == 200 * 16
+    assert driven.limits.vocabulary == 1024
 
 
 def test_every_step_is_recorded_once_as_it_was_scheduled(driven: Driven) -> None:

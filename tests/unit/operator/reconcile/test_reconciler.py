@@ -9,6 +9,7 @@ import pytest
 from tests.builders import SERVING, node
 from tests.memory import World
 
+from devcluster.pace import patience
 from specserve_operator.decide.core import decide
 from specserve_operator.decide.model import Plan, Snapshot
 from specserve_operator.reconcile import reconciler
@@ -20,7 +21,7 @@ async def test_the_event_loop_goes_on_while_a_round_is_decided(monkeypatch: pyte
 
     def slow(snapshot: Snapshot) -> Plan:
         loop.call_soon_threadsafe(told.set)
-        assert told.wait(60), "the loop stood still while this was decided"
+        assert told.wait(patience(60)), "the loop stood still while this was decided"
         return decide(snapshot)
 
     monkeypatch.setattr(reconciler, "decide", slow)
