@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from tests.builders import NAMESPACE
+from tests.soak import runs
 from tests.unit.profiler import profiles_sample
 from tests.unit.profiler.contract.any_profile import any_partial, any_profile
 
@@ -27,7 +27,7 @@ from specserve_profiler.reports.html import page
 from specserve_profiler.reports.serving import serving_words
 
 OTHER = profiles_sample.profile()
-EXAMPLES = int(os.environ.get("SPECSERVE_PROFILES", "100"))
+EXAMPLES = runs(100, 2000)
 some = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 few = settings(some, max_examples=max(EXAMPLES // 10, 1))
 

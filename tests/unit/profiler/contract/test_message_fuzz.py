@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.soak import runs
 from tests.unit.profiler.contract.fuzz_messages import PACKED, framed, nested
 
 from specserve_profiler.contract import message
@@ -18,8 +19,7 @@ from specserve_profiler.contract.message import TerminationError, decode
 from specserve_profiler.contract.profile import Profile
 
 HERE = Path(__file__).parent
-COUNT = int(os.environ.get("SPECSERVE_FUZZ_MESSAGES", "3000"))
-"""100,000 take some minutes: SPECSERVE_FUZZ_MESSAGES=100000."""
+COUNT = runs(3000, 100_000)
 MEASURED, ACCEPTANCE, GRID = 3, 6, 4
 
 
