@@ -49,6 +49,12 @@ _BY_NAME: dict[str, st.SearchStrategy[Any]] = {
     "schemaVersion": st.just(2),
 }
 """Fields whose bounds a schema does not tell."""
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.floats(-1e9, 1e9) | st.sampled_from(_ENDS),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(_ENDS), inner, max_size=2),
+    max_leaves=4,
+)
+_CONFIG = st.dictionaries(st.sampled_from(["attention_backend", "draft-tensor-parallel-size", "x"]), _JSON, max_size=3)
 
 
 def _number(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
@@ -78,6 +84,8 @@ def _values(schema: dict[str, Any], defs: dict[str, Any], name: str = "") -> st.
         return _BY_NAME[name]
     if name == "itlMs" and schema.get("title") == "Interval":
         return _interval(1e-6, 1e9)
+    if name == "config" and schema.get("type") == "object":
+        return _CONFIG
     if "anyOf" in schema:
         return st.one_of([_values(option, defs, name) for option in schema["anyOf"]])
     if "enum" in schema:
