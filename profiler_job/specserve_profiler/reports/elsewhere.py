@@ -62,8 +62,8 @@ def write(engine: Elsewhere, rows: Sequence[Row], speculation: Speculation) -> W
     if not any(k for _, _, k in table):
         raise ValueError("every K is 0: serve without speculation")
     written = _for_sglang(table, speculation) if engine == "sglang" else _for_trtllm(table, speculation)
-    further = ", ".join(extra_words(speculation.config))
-    return replace(written, notes=(*written.notes, f"{further} are vLLM's: left out")) if further else written
+    further = " ".join(extra_words(speculation.config))
+    return replace(written, notes=(*written.notes, f"left out, for they are vLLM's: {further}")) if further else written
 
 
 def recognise(value: object) -> Elsewhere | None:

@@ -145,3 +145,14 @@ def test_every_batch_size_keeps_its_k(parts: list[tuple[int, int, int]]) -> None
 def _ks(table: list[list[int]] | None, end: int) -> list[int]:
     assert table is not None and not [finding for finding in lint_rows(table) if finding.level == "error"]
     return [next(k for first, last, k in table if first <= size <= last) for size in range(1, end + 1)]
+
+
+@pytest.mark.parametrize("engine", ["sglang", "trtllm"])
+def test_keys_of_vllm_alone_are_told_to_be_left_out(engine: Elsewhere) -> None:
+    further = EAGLE.model_copy(update={"config": {"attention_backend": "FLASH_ATTN", "max_model_len": 64}})
+
+    written = write(engine, rows((1, 8, 4), (9, 32, 1)), further)
+
+    assert written.notes[-1] == "left out, for they are vLLM's: attention_backend=FLASH_ATTN max_model_len=64"
+    assert "FLASH_ATTN" not in written.text + " ".join(written.arguments)
+    assert not any("left out" in note for note in write(engine, rows((1, 8, 4), (9, 32, 1)), EAGLE).notes)
