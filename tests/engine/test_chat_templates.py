@@ -93,6 +93,8 @@ tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
 found = []
 for body in json.load(open(sys.argv[2])):
     for message in body["messages"]:
+        if message["role"] == "developer":  # vLLM's chat API makes a system message of it
+            message["role"] = "system"
         if isinstance(message["content"], list):
             message["content"] = "\\n".join(part["text"] for part in message["content"])
         for call in message.get("tool_calls", ()):
