@@ -130,7 +130,7 @@ def tree(profile: Profile | PartialProfile) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("verify", "temperature", "seconds", "arms"), [("Table", 0.0, 3, 2), ("Off", 0.0, 3, 0), ("Full", 0.8, 4, 2)]
+    ("verify", "temperature", "seconds", "arms"), [("Table", 0.0, 6, 2), ("Off", 0.0, 3, 0), ("Full", 0.8, 12, 2)]
 )
 def test_a_run_is_given_again_by_what_its_estimators_were_told(
     verify: str, temperature: float, seconds: int, arms: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
