@@ -44,7 +44,8 @@ test-api: venv  ## against a real API server
 
 test-engine: venv  ## the profiler with a real vLLM on the CPU
 	$(RUN) -m demo prepare --engine
-	$(PYTEST) tests/engine
+	$(PYTEST_LIGHT) -m "not timed" tests/engine
+	$(PYTEST) -m timed tests/engine
 
 test-e2e: venv  ## on the embedded cluster: real kubelet, real vLLM, the operator from its chart
 	$(RUN) -m demo prepare

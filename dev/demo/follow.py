@@ -80,9 +80,14 @@ class Follower:
         self._logs.clear()
 
 
-def profiled(product: str) -> Callable[[Json], bool]:
-    """Whether the profile of an accelerator is there."""
-    return lambda serving: variant(serving, product).get("profile", {}).get("state") == "Ready"
+def profiled(product: str, before: str = "") -> Callable[[Json], bool]:
+    """Whether the profile of an accelerator is there, one that is not in ConfigMap ``before``."""
+
+    def ready(serving: Json) -> bool:
+        profile = variant(serving, product).get("profile", {})
+        return bool(profile.get("state") == "Ready" and profile.get("configMap") != before)
+
+    return ready
 
 
 def serves_profile(product: str) -> Callable[[Json], bool]:

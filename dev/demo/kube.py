@@ -59,6 +59,10 @@ class Kube:
             stdin=obj if isinstance(obj, str) else json.dumps(obj),
         )  # fmt: skip
 
+    def patch(self, kind: str, name: str, body: Json) -> None:
+        """Merge patch."""
+        self.kubectl("patch", kind, name, "--type=merge", "-p", json.dumps(body))
+
     def label_node(self, node: str, label: str, value: str) -> None:
         """Set a label of a node, as a labeller would when a machine is swapped."""
         self.kubectl("label", "node", node, f"{label}={value}", "--overwrite")

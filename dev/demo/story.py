@@ -15,6 +15,7 @@ from specserve_profiler.reports.text import report
 
 FIRST, SECOND = "demo-cpu-a", "demo-cpu-b"
 PROFILE_SECONDS, ROLLOUT_SECONDS = 900.0, 600.0
+REPROFILE = "specserve.dev/reprofile"
 
 
 @dataclass(frozen=True)
@@ -56,11 +57,11 @@ def tell(environment: Environment, console: Console) -> None:
 
 
 def _measure_and_serve(environment: Environment, follower: Follower, console: Console, product: str) -> Stored:
-    with console.act(f"Measuring on {product}", "4 to 6 minutes: boots of the engine, and 2 minutes of measuring"):
-        serving = follower.until(profiled(product), f"the profile of {product}", PROFILE_SECONDS)
-        stored = stored_profile(environment.kube, variant(serving, product)["profile"]["configMap"])
-        console.say(f"stored in ConfigMap {stored.config_map}")
-    console.show(report(stored.profile))
+    with console.act(f"Measuring on {product}", "4 to 6 minutes: boots of the engine, and 3 minutes of measuring"):
+        stored = _measured(environment, follower, console, product)
+    if stored.profile.decision.verdict == "None":
+        with console.act(f"A second look at {product}", "8 to 11 minutes: the same boots, twice the time to measure"):
+            stored = _second_look(environment, follower, console, product, stored)
     with console.act(f"Serving on {product}", "a minute"):
         follower.until(serves_profile(product), f"pods with the table of {product}", ROLLOUT_SECONDS)
         shown = pod_config(environment.kube, SERVING)
@@ -68,6 +69,31 @@ def _measure_and_serve(environment: Environment, follower: Follower, console: Co
         if shown != stored.speculative_config:
             raise DemoError(f"the ConfigMap says {stored.speculative_config}")
     return stored
+
+
+def _measured(environment: Environment, follower: Follower, console: Console, product: str, before: str = "") -> Stored:
+    """The profile of an accelerator that comes after the one in ConfigMap ``before``."""
+    serving = follower.until(profiled(product, before), f"the profile of {product}", PROFILE_SECONDS)
+    stored = stored_profile(environment.kube, variant(serving, product)["profile"]["configMap"])
+    console.say(f"stored in ConfigMap {stored.config_map}")
+    console.show(report(stored.profile))
+    return stored
+
+
+def _second_look(environment: Environment, follower: Follower, console: Console, product: str, first: Stored) -> Stored:
+    """Measure again, longer: on a machine that does other things, too, a gain drowns in a short measurement."""
+    kube = environment.kube
+    seconds = 2 * kube.serving(SERVING)["spec"]["profile"]["measureSeconds"]
+    console.say("no K was faster by more than the measurement's error, so nothing is drafted: the safe answer.")
+    console.say(f"Does another program keep this machine busy? A second look, with measureSeconds={seconds}, is asked")
+    console.say(f"for by the annotation {REPROFILE}; replicas go to 0 meanwhile, for it needs the one device")
+    kube.patch("speculativeserving", SERVING, {
+        "metadata": {"annotations": {REPROFILE: f"second-look-{product}"}},
+        "spec": {"replicas": 0, "profile": {"measureSeconds": seconds}},
+    })  # fmt: skip
+    second = _measured(environment, follower, console, product, before=first.config_map)
+    kube.patch("speculativeserving", SERVING, {"spec": {"replicas": 1}})
+    return second
 
 
 def stored_profile(kube: Kube, name: str) -> Stored:

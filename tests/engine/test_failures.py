@@ -171,6 +171,7 @@ def _freeze_in_a_cell(job: RunningJob) -> tuple[int, int]:
     raise AssertionError("it never was in such a cell")
 
 
+@pytest.mark.timed
 def test_an_engine_that_crashes_in_one_cell_and_hangs_in_another_costs_these_cells_and_no_more(start: Start) -> None:
     timeout = patience(200)
     job = start(changes={"measureSeconds": 24, "timeoutSeconds": timeout})

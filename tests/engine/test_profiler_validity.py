@@ -5,7 +5,8 @@ Greedy, on real vLLM. The bench (``make bench-profile``) compares times more clo
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,13 @@ from specserve_profiler.session.measure import Bench, Work, measure_acceptance, 
 from specserve_profiler.statistics.acceptance import AcceptanceSampler, Generate
 from specserve_profiler.statistics.sampling import GridResult, GridSampler
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.timed]
 
 BATCH_SIZE = 4
 PROMPTS = 12
 DRIFT = 0.13
 """What ITL was seen to differ by between two boots on such machines (docs/method.md)."""
+MOST_BOOTS = 3
 
 
 @dataclass
@@ -107,30 +109,48 @@ def seen(request: ProfileRequest, config: Mapping[str, Any] | None, ks: Sequence
     return asyncio.run(Boots(request).boot(f"K {', '.join(map(str, ks))}", config, measure))
 
 
+def assert_agrees(ratio: float, spread: float, boots: Callable[[], float]) -> None:
+    """That a log ratio of times seen in one boot is what servers of their own have; ``boots`` measures those anew.
+
+    Boots differ by more than cells of one boot, and by how much depends on the machine: where one comparison does not
+    agree they are repeated, and what they are seen to differ by counts.
+    """
+    found: list[float] = []
+    for number in range(1, MOST_BOOTS + 1):
+        found.append(boots())
+        between = max(DRIFT, 2 * statistics.stdev(found) if number > 1 else 0) / math.sqrt(number)
+        if abs(ratio - statistics.mean(found)) < math.hypot(spread, between):
+            return
+    raise AssertionError(f"{ratio:+.3f} in one boot, in others {', '.join(f'{one:+.3f}' for one in found)}")
+
+
 def test_a_draft_model_drafts_and_costs_the_same_beside_other_k_as_alone(engine_python: Path, pair: Pair) -> None:
     request = request_of(engine_python, pair, "draft_model", 3)
     together = seen(request, render.measuring_config(request.speculation, 16), (1, 2, 3))
-    alone = {k: seen(request, render.static_config(request.speculation, k), (k,)) for k in (1, 3)}
-
-    assert together.chains[1] == alone[1].chains[1]
-    assert together.chains[3] == alone[3].chains[3]
     assert together.chains[1] != together.chains[3]
-    assert sum(map(len, together.chains[3])) > 200  # that many verify steps agreed
+    assert sum(map(len, together.chains[3])) > 200  # that many verify steps agree below
+
+    def alone() -> float:
+        one, three = (seen(request, render.static_config(request.speculation, k), (k,)) for k in (1, 3))
+        assert together.chains[1] == one.chains[1]
+        assert together.chains[3] == three.chains[3]
+        return math.log(three.itl_ms[3] / one.itl_ms[1])
+
     ratio = math.log(together.itl_ms[3] / together.itl_ms[1])
-    between_boots = math.log(alone[3].itl_ms[3] / alone[1].itl_ms[1])
-    joint = math.hypot(together.spread[1], together.spread[3], alone[1].spread[1], alone[3].spread[3], DRIFT)
-    assert abs(ratio - between_boots) < joint
     assert ratio > 0.05  # three drafts cost more than one
+    assert_agrees(ratio, math.hypot(together.spread[1], together.spread[3]), alone)
 
 
 def test_ngrams_are_accepted_beside_other_k_as_alone(engine_python: Path, pair: Pair) -> None:
     """An n-gram drafter often finds nothing; those steps count as well."""
     request = request_of(engine_python, pair, "ngram", 3)
     together = seen(request, render.measuring_config(request.speculation, 16), (1, 3))
-    alone = seen(request, render.static_config(request.speculation, 3), (3,))
-
-    assert together.chains[3] == alone.chains[3]
     texts = ["".join(chain) for chain in together.chains[3]]
     assert any("1" in text and text.strip("1") for text in texts)  # some steps accept, some do not
-    joint = math.hypot(together.spread[3], alone.spread[3], DRIFT)
-    assert abs(math.log(together.itl_ms[3] / alone.itl_ms[3])) < joint
+
+    def alone() -> float:
+        three = seen(request, render.static_config(request.speculation, 3), (3,))
+        assert together.chains[3] == three.chains[3]
+        return math.log(three.itl_ms[3] / together.itl_ms[3])
+
+    assert_agrees(0.0, together.spread[3], alone)
