@@ -29,6 +29,8 @@ Edge = Annotated[int, Field(ge=1, le=10**9)]
 K = Annotated[int, Field(ge=0, le=MOST_K)]
 Tokens = Annotated[int, Field(ge=1, le=1 << 24)]
 Count = Annotated[int, Field(ge=0, le=10**9)]
+SchemaVersion = Annotated[int, Field(strict=True, ge=0, le=10**9)]
+"""A number, also where others are read from text: what has another form is another's."""
 Milliseconds = Annotated[Finite, Field(ge=1e-6, le=1e9)]
 HalfWidth = Annotated[Finite, Field(ge=0, le=MOST_HALF_WIDTH)]
 Ratio = Annotated[Finite, Field(gt=0, le=1e6)]

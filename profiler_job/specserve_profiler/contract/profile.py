@@ -22,6 +22,7 @@ from specserve_profiler.contract.bounds import (
     Milliseconds,
     Name,
     Ratio,
+    SchemaVersion,
     Share,
     Time,
     Words,
@@ -256,7 +257,7 @@ class Measurements(Model):
 class Profile(Model):
     """A finished profile, as stored in a ConfigMap."""
 
-    schema_version: Count = SCHEMA_VERSION
+    schema_version: SchemaVersion = SCHEMA_VERSION
     key: Name
     measured_at: Time
     measurements: Measurements
@@ -275,7 +276,7 @@ class Profile(Model):
 class PartialProfile(Model):
     """What was measured before a run ended early. No decision: nothing should be served on its ground."""
 
-    schema_version: Count = SCHEMA_VERSION
+    schema_version: SchemaVersion = SCHEMA_VERSION
     partial: Words
     """Why it ended: reason and message."""
     measured_at: Time

@@ -9,7 +9,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
-from specserve_profiler.contract.bounds import MOST_SIZES, Argument, BatchSize, Count, Name, Seconds, Tokens, Weight
+from specserve_profiler.contract.bounds import (
+    MOST_SIZES,
+    Argument,
+    BatchSize,
+    Name,
+    SchemaVersion,
+    Seconds,
+    Tokens,
+    Weight,
+)
 from specserve_profiler.contract.model import SCHEMA_VERSION, Model
 
 Method = Literal["draft_model", "eagle", "eagle3", "mtp", "dflash", "ngram"]
@@ -141,7 +150,7 @@ class PromptSource(Model):
 class ProfileRequest(Model):
     """Everything that a profiling Job must know. Travels as JSON in an environment variable."""
 
-    schema_version: Count = SCHEMA_VERSION
+    schema_version: SchemaVersion = SCHEMA_VERSION
     key: Name
     model: Name
     """Target model: a name or a path inside the container."""

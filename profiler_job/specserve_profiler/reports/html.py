@@ -14,7 +14,7 @@ from specserve_profiler.contract.profile import Cell, PartialProfile, Profile
 from specserve_profiler.contract.request import ProfileRequest
 from specserve_profiler.reports.figures import pictures
 from specserve_profiler.reports.flags import command_of, extra_words
-from specserve_profiler.reports.reading import Reading, number, percent
+from specserve_profiler.reports.reading import Reading, minute, number, percent
 from specserve_profiler.reports.serving import served_arguments
 
 _HOT = 0.10
@@ -52,7 +52,7 @@ def _view(profile: Profile | PartialProfile, name: str) -> dict[str, Any]:
     return {
         "name": name,
         "title": _title(profile),
-        "measured_at": f"{profile.measured_at:%Y-%m-%d %H:%M} UTC",
+        "measured_at": minute(profile.measured_at),
         "partial": profile.partial if isinstance(profile, PartialProfile) else None,
         "decision": decision,
         "served": None if served is None else shlex.join(served),

@@ -14,6 +14,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Literal
 
+from specserve_profiler.contract.bounds import MOST_K
 from specserve_profiler.contract.model import Model
 from specserve_profiler.dialect import config_keys, support
 
@@ -343,6 +344,9 @@ def _advice(rows: Sequence[tuple[int, int, int]], kmax: int | None, max_num_seqs
         if kmax is not None and k > kmax:
             fix = f"write K = {kmax}, or set {KMAX_FIELD} to {k}"
             yield _warning(where, f"K = {k} is above {KMAX_FIELD} {kmax}; vLLM drafts {kmax} and says nothing", fix)
+        if k > MOST_K:
+            fix = f"write {MOST_K} at most: more drafts have not been seen to pay, and specserve renders none"
+            yield _warning(where, f"K = {k} is above {MOST_K}", fix)
         if k == 0:
             message = "K = 0 still runs the drafter, 4 to 11% slower than a server without speculation"
             yield _warning(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from math import exp, hypot
@@ -136,6 +137,11 @@ def percent(interval: Interval) -> str:
         return "±?"
     share = 100 * interval.half_width / abs(interval.mean)
     return f"±{share:.1f}%" if 0 < share < 0.95 else f"±{share:.0f}%"
+
+
+def minute(time: dt.datetime) -> str:
+    """A time to the minute, in UTC whatever zone it was written in."""
+    return f"{time.astimezone(dt.timezone.utc):%Y-%m-%d %H:%M} UTC"
 
 
 def number(value: float | None) -> str:

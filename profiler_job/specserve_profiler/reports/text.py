@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from specserve_profiler.contract.plain import plain
 from specserve_profiler.contract.profile import Decision, Interval, Measurements, PartialProfile, Profile, short_table
 from specserve_profiler.reports.flags import extra_words
-from specserve_profiler.reports.reading import Reading, number, percent
+from specserve_profiler.reports.reading import Reading, minute, number, percent
 
 WIDTH = 100
 _BESIDE, _COLUMN = 7, 11
@@ -45,7 +45,7 @@ def report(profile: Profile | PartialProfile) -> str:
 
 def _heading(profile: Profile | PartialProfile) -> str:
     measured = profile.measurements
-    when = f"measured {profile.measured_at:%Y-%m-%d %H:%M} UTC"
+    when = f"measured {minute(profile.measured_at)}"
     lines = []
     if isinstance(profile, PartialProfile):
         lines += [_wrapped(f"PARTIAL profile, {when}: {profile.partial}"), "Serve nothing on its ground."]

@@ -118,6 +118,11 @@ class Arms:
             beside = {}
             self._lab.warn("measureSeconds left no time to look beside the edges of the table")
         if self._loops.least(points) > seconds:
+            if left_out := [size for size in points if size not in common]:
+                where = ", ".join(map(str, left_out))
+                self._lab.warn(
+                    f"measureSeconds left no time for a closed loop at the edges of the table: {where} clients"
+                )
             points = [size for size in points if size in common]
         with self._lab.stage(f"{_short(arm)} in the closed loop", seconds) as stage:
             after = list(chain(*beside.values()))

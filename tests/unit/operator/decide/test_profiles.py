@@ -488,6 +488,17 @@ async def test_a_profile_of_another_schema_is_not_used(w: World) -> None:
     assert "ConfigMap from-git is no profile: schema version 99, this operator reads 2" in w.condition("Profiled")[2]
 
 
+async def test_a_profile_whose_schema_is_no_number_is_not_used(w: World) -> None:
+    data = texts(key(w))
+    data["profile.json"] = data["profile.json"].replace('"schemaVersion":2', '"schemaVersion":"2"')
+    assert '"schemaVersion":"2"' in data["profile.json"]
+    w.api.put(foreign(key(w), data))
+
+    assert (await stands(w)).state == "Queued"
+    told = w.condition("Profiled")[2]
+    assert "ConfigMap from-git is no profile: schemaVersion: Input should be a valid integer" in told
+
+
 @pytest.mark.parametrize("ready", [True, False], ids=["serving", "starting"])
 async def test_a_profile_that_an_older_release_stored_serves_on_until_it_is_measured_anew(
     w: World, ready: bool

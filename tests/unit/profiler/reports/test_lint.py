@@ -79,6 +79,7 @@ def test_a_schedule_of_tensorrt_llm_is_translated_without_changing_its_meaning()
         ("1-16:4 32-64:2", "warning: [1, 16, 4]: nothing is said of batch sizes 17 to 31; vLLM carries K = 4 on"),
         ("1-16:4 17-64:0", "warning: [17, 64, 0]: K = 0 still runs the drafter, 4 to 11% slower"),
         ("1-16:4 17-20:3 21-64:1", "warning: [17, 20, 3]: is only 4 wide: running requests swing by a few"),
+        ("1-16:99", "warning: [1, 16, 99]: K = 99 is above 16; write 16 at most"),
         ("1-16:4 17-64:4", "warning: [17, 64, 4]: has the K of the row before; write [1, 64, 4]"),
     ],
 )  # fmt: skip

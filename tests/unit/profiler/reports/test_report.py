@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from xml.etree import ElementTree
 
@@ -57,6 +58,14 @@ def test_terminal_report_fits_a_terminal_whatever_is_in_it() -> None:
 
     assert max(map(len, text.splitlines())) <= WIDTH == 100
     assert long_name[:80] in text
+
+
+def test_a_time_of_another_zone_is_told_in_utc() -> None:
+    tokyo = dt.timezone(dt.timedelta(hours=9))
+    early = profile(measured_at=dt.datetime(2026, 11, 4, 3, 5, tzinfo=tokyo))
+
+    assert ", measured 2026-11-03 18:05 UTC" in report(early)
+    assert "measured 2026-11-03 18:05 UTC" in page([early])
 
 
 def test_a_partial_report_says_so_first_and_decides_nothing() -> None:

@@ -228,6 +228,16 @@ def test_the_verification_goes_first_where_time_is_short_and_that_is_told(run: R
     assert session.measurements().loops == ()  # type: ignore[union-attr]
 
 
+def test_edges_of_the_table_that_are_not_looked_at_are_told(run: Run) -> None:
+    _, session = run(60, SIZES["nine"], *ENGINES["quick"])
+
+    (edges,) = (w for w in session.decision().warnings if "for a closed loop at the edges of the table: " in w)
+    named = {int(size) for size in edges.partition("table: ")[2].removesuffix(" clients").split(", ")}
+    table = session.decision().table
+    assert named >= {row.last for row in table[:-1]} - set(SIZES["nine"])
+    assert not named & {point.concurrency for loop in session.measurements().loops for point in loop.points}  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize(("seconds", "prompts"), [(30, 4), (600, 96)])
 def test_a_short_look_has_fewer_texts(run: Run, seconds: int, prompts: int) -> None:
     _, session = run(seconds, SIZES["six"], *ENGINES["slow"])
