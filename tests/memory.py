@@ -216,7 +216,7 @@ class World:
             held = {
                 ref: obj
                 for ref, obj in self.api.objects[mirror.resource.kind].items()
-                if mirror.resource.kind == "Node" or _selects(names.ROLE, obj)
+                if mirror.resource.kind in ("Node", names.KIND) or _selects(names.ROLE, obj)
             }
             for ref in [ref for ref in mirror._items if ref not in held]:
                 mirror._set(ref, None)

@@ -1,4 +1,4 @@
-"""The operator's process: kopf runs it and wakes keys; a Lease keeps it single; the reconciler does the work."""
+"""The operator's process: kopf runs it; a Lease keeps it single; the store wakes keys, the reconciler does the work."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from specserve_profiler.contract.package import build_zip
 
 log = logging.getLogger("specserve")
 
-KOPF_SERVER_SECONDS, KOPF_CLIENT_SECONDS = 300, 310
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 CRD_SECONDS = 2.0
 """Pause between two looks for our kind."""
@@ -45,13 +44,10 @@ class Operator:
         kopf.on.startup(registry=registry, errors=kopf.ErrorsMode.PERMANENT)(self._start)
         kopf.on.cleanup(registry=registry)(self._end)
         kopf.on.login(registry=registry)(_login)
-        kopf.on.event(names.GROUP, names.VERSION, names.PLURAL, registry=registry)(self._wake)
 
     async def _start(self, settings: kopf.OperatorSettings, **_: Any) -> None:
         settings.posting.enabled = False
-        settings.scanning.disabled = True  # needs no right to watch all CRDs; ``_kind_is_served`` waits for ours
-        settings.watching.server_timeout = KOPF_SERVER_SECONDS
-        settings.watching.client_timeout = KOPF_CLIENT_SECONDS
+        settings.scanning.disabled = True  # it watches nothing for us, and needs no right to
         client = await Client.connect()
         await _kind_is_served(client)
         store = Store.empty()
@@ -82,13 +78,9 @@ class Operator:
             await asyncio.gather(self._task, return_exceptions=True)
         self.stop.set()  # kopf's own task that waits for it would hold up the end
 
-    async def _wake(self, namespace: str | None, name: str | None, **_: Any) -> None:
-        if self._reconciler is not None and namespace and name:
-            self._reconciler.wake(namespace, name)
-
 
 async def _kind_is_served(client: Client) -> None:
-    """Wait for our CRD: kopf looks for it once, and would never see one that comes later."""
+    """Wait for our CRD: work begins when every kind is listed."""
     while True:
         try:
             await client.list_page(SERVINGS, limit=1)

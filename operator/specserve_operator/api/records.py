@@ -247,6 +247,7 @@ class Deployment:
     variant: str
     generation: int
     replicas: int
+    uid: str = ""
     ready: int = 0
     updated: int = 0
     current: bool = False
@@ -272,6 +273,7 @@ class Deployment:
             serving=labels.get(names.SERVING, ""),
             variant=labels.get(names.VARIANT, ""),
             generation=obj["metadata"].get("generation", 0),
+            uid=obj["metadata"].get("uid", ""),
             replicas=obj["spec"].get("replicas", 1),
             ready=status.get("readyReplicas", 0),
             updated=status.get("updatedReplicas", 0),
@@ -310,6 +312,28 @@ class Service:
             deleting="deletionTimestamp" in obj["metadata"],
             owners=_owners(obj),
             edited=_edited_by_others(obj),
+        )
+
+
+@dataclass(frozen=True)
+class Serving:
+    """A SpeculativeServing, as far as it may be edited. Its status is ours: a change of that alone is no news."""
+
+    name: str
+    uid: str
+    generation: int
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    """Those of specserve."""
+    deleting: bool = False
+
+    @classmethod
+    def read(cls, obj: Json) -> Serving:
+        return cls(
+            name=obj["metadata"]["name"],
+            uid=obj["metadata"]["uid"],
+            generation=obj["metadata"].get("generation", 0),
+            annotations={k: v for k, v in _annotations(obj).items() if k.startswith(f"{names.GROUP}/")},
+            deleting="deletionTimestamp" in obj["metadata"],
         )
 
 

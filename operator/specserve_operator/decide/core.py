@@ -151,7 +151,7 @@ def _rollout(snapshot: Snapshot, fleet: identity.Fleet, everything: Sequence[Var
         replicas=replicas,
         apply=tuple(apply),
         scale=tuple(scale),
-        delete=tuple((Child("Deployment", v.deployment.name), "") for v in leaving if v.deployment),
+        delete=tuple((Child("Deployment", v.deployment.name), v.deployment.uid) for v in leaving if v.deployment),
         wakes=tuple((end - snapshot.now).total_seconds() + 1 for end in ends if end > snapshot.now),
     )
 

@@ -84,7 +84,7 @@ class Plan:
     adopt: tuple[Job, ...] = ()
     """Running Jobs of somebody else that this serving waits for too: an owner reference keeps them alive."""
     delete: tuple[tuple[Child, str], ...] = ()
-    """(child, uid or empty)."""
+    """(child, uid): a successor of that name stays."""
     status: ServingStatus = field(default_factory=ServingStatus)
     events: tuple[Event, ...] = ()
     again_in: float = 0.0

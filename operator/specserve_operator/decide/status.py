@@ -103,6 +103,19 @@ def hindered(
     return report.model_copy(update=changed)
 
 
+def retold(before: ServingStatus, after: ServingStatus) -> bool:
+    """Whether a status differs in the texts of errors alone: they may hold a time, or the id of a request."""
+    return before != after and _without_errors_texts(before) == _without_errors_texts(after)
+
+
+def _without_errors_texts(status: ServingStatus) -> ServingStatus:
+    failed = [c.reason in ("Retrying", "RefusedByCluster") for c in status.conditions]
+    conditions = tuple(
+        c.model_copy(update={"message": ""}) if told else c for c, told in zip(status.conditions, failed, strict=True)
+    )
+    return status.model_copy(update={"conditions": conditions, "summary": "" if any(failed) else status.summary})
+
+
 def _pods(snapshot: Snapshot) -> int:
     return sum(
         p.serving == snapshot.serving.name and p.role == names.ROLE_SERVING

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, MutableMapping
 from typing import Any, NamedTuple
 
 from specserve_operator.api import names
-from specserve_operator.api.records import ConfigMap, Json, format_time
+from specserve_operator.api.records import ConfigMap, Json, format_time, ref_of
 from specserve_operator.api.serving import ServingStatus, SpeculativeServing
 from specserve_operator.decide.model import Child, Event, NewJob, Plan, Snapshot
 from specserve_operator.decide.profiles import stored_profiles
@@ -158,14 +158,30 @@ async def _adopt(client: Client, serving: SpeculativeServing, name: str, uid: st
 async def write_status(client: Client, obj: Json, before: ServingStatus, after: ServingStatus) -> bool:
     """PUT the status where it changed; says whether it did.
 
+    Where the object changed since it was read, but neither its spec nor its status, it is put once more.
+
     Args:
         obj: the serving as it was read; its version guards against overwriting another's change.
     """
     if before == after:
         return False
     status = after.model_dump(mode="json", by_alias=True, exclude_none=True)
-    await client.replace_status(SERVINGS, {**obj, "status": status})
+    try:
+        await client.replace_status(SERVINGS, {**obj, "status": status})
+    except ApiError as error:
+        found = await client.get(SERVINGS, *ref_of(obj)) if error.reason == "Conflict" else None
+        if found is None or _edit(found) != _edit(obj):
+            raise
+        there = found.get("status") or {}
+        if there != status:  # else it was put, and the answer lost
+            if there != (obj.get("status") or {}):
+                raise
+            await client.replace_status(SERVINGS, {**found, "status": status})
     return True
+
+
+def _edit(obj: Json) -> tuple[str, int]:
+    return obj["metadata"]["uid"], obj["metadata"].get("generation", 0)
 
 
 async def tell(client: Client, serving: SpeculativeServing, event: Event, now_text: str) -> None:

@@ -12,13 +12,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from specserve_operator.api.records import Ref
+from specserve_operator.api.serving import ServingStatus
 from specserve_operator.api.settings import Settings
 from specserve_operator.decide import status
 from specserve_operator.decide.core import decide
 from specserve_operator.decide.model import Child
 from specserve_operator.reconcile.apply import carry_out, tell_all, write_status
 from specserve_operator.reconcile.observe import keys_of, observe
-from specserve_operator.reconcile.queue import WorkQueue
+from specserve_operator.reconcile.queue import Cause, WorkQueue
 from specserve_operator.store.client import SERVINGS, ApiError, Client
 from specserve_operator.store.mirror import Store
 
@@ -26,6 +27,8 @@ log = logging.getLogger(__name__)
 
 REFUSALS = {400, 403, 422}
 """Statuses by which the API server says that an object of ours is wrong; trying again changes nothing."""
+RETOLD = dt.timedelta(seconds=60)
+"""A status that says the same in other words is written this often at most."""
 
 
 def _utc() -> dt.datetime:
@@ -42,17 +45,17 @@ class Reconciler:
         self._clock = clock
         self._queue = WorkQueue()
         self._applied: defaultdict[Ref, dict[Child, int]] = defaultdict(dict)
+        self._told_at: dict[Ref, dt.datetime] = {}
         for mirror in store.mirrors:
-            mirror.on_change(self._changed)
+            mirror.on_change(self._edited if mirror is store.servings else self._changed)
 
-    def wake(self, namespace: str, name: str) -> None:
-        """Look at this serving soon."""
-        self._queue.wake(Ref(namespace, name))
+    def _edited(self, ref: Ref, before: Any, after: Any) -> None:
+        self._queue.wake(ref, Cause.EDIT)
 
     def _changed(self, ref: Ref, before: Any, after: Any) -> None:
-        known = self._queue.known
-        for key in keys_of(ref, after if after is not None else before, known):
-            self._queue.wake(key)
+        cause = Cause.CHILD if ref.namespace else Cause.SHARED
+        for key in keys_of(ref, after if after is not None else before, self._queue.known):
+            self._queue.wake(key, cause)
 
     async def run(self) -> None:
         """Work until cancelled; begins when every kind is listed, or nothing that exists could be told from nothing."""
@@ -68,7 +71,7 @@ class Reconciler:
             try:
                 again = await self.reconcile(key)
             except (ApiError, ValidationError) as error:
-                pause = self._queue.failed(key)
+                pause = self._queue.failed(key, error.retry_after if isinstance(error, ApiError) else 0.0)
                 level = logging.INFO if isinstance(error, ApiError) and error.status == 409 else logging.WARNING
                 log.log(level, "%s/%s: %s; again in %.1f s", *key, error, pause)
             except Exception:
@@ -77,6 +80,7 @@ class Reconciler:
                 if again is None:
                     self._queue.forget(key)
                     self._applied.pop(key, None)
+                    self._told_at.pop(key, None)
                 else:
                     self._queue.done(key, again)
 
@@ -102,8 +106,15 @@ class Reconciler:
             hindered = [f"{f.what}: {f.error.message}" for f in failed if f.error.status not in REFUSALS]
             report = status.hindered(snapshot, report, refused, hindered)
             events = status.transitions(snapshot.serving.status, report)
-        if await write_status(self._client, obj, snapshot.serving.status, report):
+        if self._is_news(key, snapshot.serving.status, report) and await write_status(
+            self._client, obj, snapshot.serving.status, report
+        ):
+            self._told_at[key] = now
             await tell_all(self._client, snapshot, events)
         if failed:
             raise failed[0].error
         return plan.again_in
+
+    def _is_news(self, key: Ref, before: ServingStatus, after: ServingStatus) -> bool:
+        told = self._told_at.get(key)
+        return told is None or not status.retold(before, after) or abs(self._clock() - told) >= RETOLD

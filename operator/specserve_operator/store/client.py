@@ -1,13 +1,20 @@
 """The one place that speaks HTTP to the API server: plain JSON objects in and out, a timeout on every call.
 
+A call whose answer may be another one a moment later is repeated a few times, and all calls are paced; those to Leases
+are neither, for the election has its own times.
+
 Built on ``kubernetes.aio``'s ApiClient (authentication, TLS, token refresh). Its typed models are not used: they refuse
 fields that they do not know.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
+import math
 import os
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -21,11 +28,24 @@ from kubernetes.aio.client.configuration import Configuration
 
 from specserve_operator.api import names
 from specserve_operator.api.records import Json
+from specserve_operator.store.pace import Pace
+
+log = logging.getLogger(__name__)
 
 REQUEST_SECONDS = 20.0
-WATCH_SECONDS = 180
-"""The API server ends a watch after this; it is then taken up where it ended. A dead connection lasts no longer."""
+WATCH_SECONDS = 30.0
+"""The API server ends a watch after this; it is then taken up where it ended, which costs it next to nothing. Silence
+tells nothing: where no object changes, even bookmarks may stay away. The end that does not come in time is what tells a
+dead watch from a quiet one."""
+WATCH_MARGIN_SECONDS = 5.0
 PAGE = 500
+
+RETRY_PAUSES = (0.1, 0.3, 1.0)
+"""Before a call's second, third and fourth try, in seconds; Retry-After makes them longer."""
+RETRY_SECONDS = 10.0
+"""A call is not repeated later than this after its first try; its key, or its watch, is tried again later."""
+LONGEST_RETRY_AFTER = 60.0
+_PASSING = {0, 429, 500, 502, 503, 504}
 
 
 _BROKEN = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
@@ -38,11 +58,12 @@ class ApiError(Exception):
     Attributes:
         status: HTTP status.
         reason: the API server's word for it, such as ``NotFound``, ``AlreadyExists``, ``Conflict``, ``Expired``.
+        retry_after: seconds that the API server asked to wait; 0 where it did not.
     """
 
-    def __init__(self, status: int, reason: str, message: str) -> None:
+    def __init__(self, status: int, reason: str, message: str, retry_after: float = 0.0) -> None:
         super().__init__(f"{status} {reason}: {message}")
-        self.status, self.reason, self.message = status, reason, message
+        self.status, self.reason, self.message, self.retry_after = status, reason, message, retry_after
 
 
 class NoCredentialsError(Exception):
@@ -99,6 +120,8 @@ class Client:
         self._api = ApiClient(configuration)
         self.may_write: Callable[[], bool] = lambda: True
         """Asked before every write but those to Leases; ``lease.lead`` sets it."""
+        self.watch_seconds = WATCH_SECONDS
+        self._pace = Pace()
 
     @classmethod
     async def connect(cls) -> Client:
@@ -132,8 +155,9 @@ class Client:
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Json | None:
         """The object, or None where there is none."""
+        call = self._once if resource is LEASES else self._call
         try:
-            return await self._call("GET", resource.path(namespace, name))
+            return await call("GET", resource.path(namespace, name))
         except ApiError as error:
             if error.status == 404:
                 return None
@@ -189,7 +213,10 @@ class Client:
         )
 
     async def replace_status(self, resource: Resource, obj: Json) -> Json:
-        """PUT of the status; raises ApiError with reason ``Conflict`` where the object changed since it was read."""
+        """PUT of the status; raises ApiError with reason ``Conflict`` where the object changed since it was read.
+
+        So it does where the answer to a first try was lost.
+        """
         meta = obj["metadata"]
         return await self._write(
             "PUT",
@@ -221,10 +248,10 @@ class Client:
             "resourceVersion": since,
             "allowWatchBookmarks": "true",
             "labelSelector": selector,
-            "timeoutSeconds": str(WATCH_SECONDS),
+            "timeoutSeconds": str(math.ceil(self.watch_seconds)),
         }
-        # Silence tells nothing: where no object changes, even bookmarks may stay away for the whole watch.
-        timeout = aiohttp.ClientTimeout(total=WATCH_SECONDS + 10, connect=REQUEST_SECONDS)
+        timeout = aiohttp.ClientTimeout(total=self.watch_seconds + WATCH_MARGIN_SECONDS, connect=REQUEST_SECONDS)
+        await self._pace.turn()
         response = await self._send("GET", resource.path(), query, timeout=timeout)
         try:
             async for line in response.content:
@@ -246,11 +273,35 @@ class Client:
         body: Json | None = None,
         content_type: str = "application/json",
     ) -> Json:
-        if resource is not LEASES and not self.may_write():
-            raise ApiError(0, "NotLeading", f"{method} {path}: the Lease was not renewed in time; nothing is written")
-        return await self._call(method, path, query, body, content_type)
+        call = self._once if resource is LEASES else self._call
+        return await call(method, path, query, body, content_type)
 
     async def _call(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Json | None = None,
+        content_type: str = "application/json",
+    ) -> Json:
+        """One call, paced, and repeated where that may help."""
+        last = time.monotonic() + RETRY_SECONDS
+        for pause in (*RETRY_PAUSES, math.inf):
+            try:
+                async with self._pace:
+                    if method != "GET" and not self.may_write():  # asked last: a process may be stopped at any point
+                        why = "the Lease was not renewed in time; nothing is written"
+                        raise ApiError(0, "NotLeading", f"{method} {path}: {why}")
+                    return await self._once(method, path, query, body, content_type)
+            except ApiError as error:
+                wait = max(pause, error.retry_after)
+                if not _may_pass(method, error) or time.monotonic() + wait > last:
+                    raise
+                log.info("%s %s: %s; again in %.1f s", method, path, error, wait)
+            await asyncio.sleep(wait)
+        raise AssertionError("the last pause ends every call")
+
+    async def _once(
         self,
         method: str,
         path: str,
@@ -293,6 +344,16 @@ class Client:
         return response
 
 
+def _may_pass(method: str, error: ApiError) -> bool:
+    """Whether the same call may be answered otherwise in a moment. Repeating one that was carried out is no harm.
+
+    A PUT that is in conflict has to be read anew first, a DELETE is for another object then.
+    """
+    if error.reason == "Conflict":
+        return method in ("POST", "PATCH")
+    return error.status in _PASSING and error.reason != "NotLeading"
+
+
 async def _refusal(response: aiohttp.ClientResponse) -> ApiError:
     text = (await response.read()).decode(errors="replace")
     try:
@@ -301,8 +362,9 @@ async def _refusal(response: aiohttp.ClientResponse) -> ApiError:
         status = None
     if not isinstance(status, dict):  # something between us and the API server answered
         status = {"message": text[:500], "reason": response.reason}
-    return _error_of(status, response.status)
+    return _error_of(status, response.status, response.headers.get("Retry-After", ""))
 
 
-def _error_of(status: Any, code: int) -> ApiError:
-    return ApiError(status.get("code", code), status.get("reason", "Unknown"), status.get("message", ""))
+def _error_of(status: Any, code: int, retry_after: str = "") -> ApiError:
+    wait = min(float(retry_after), LONGEST_RETRY_AFTER) if retry_after.isdecimal() else 0.0
+    return ApiError(status.get("code", code), status.get("reason", "Unknown"), status.get("message", ""), wait)

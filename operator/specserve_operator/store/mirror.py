@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from specserve_operator.api import names
-from specserve_operator.api.records import ConfigMap, Deployment, Job, Json, Node, Pod, Ref, Service, ref_of
+from specserve_operator.api.records import ConfigMap, Deployment, Job, Json, Node, Pod, Ref, Service, Serving, ref_of
 from specserve_operator.store import client as api
 from specserve_operator.store.client import ApiError, Client, Resource
 
 log = logging.getLogger(__name__)
 
-R = TypeVar("R", bound="Node | Job | Pod | Deployment | Service | ConfigMap")
+R = TypeVar("R", bound="Node | Job | Pod | Deployment | Service | ConfigMap | Serving")
 OnChange = Callable[[Ref, Any, Any], None]
 """Called with the ref, the record before (None: new) and the record after (None: gone)."""
 
-FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 0.5, 30.0
+FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 0.5, 10.0
+SHORT_SECONDS = 1.0
+"""A watch that ends sooner was ended by something between us and the API server, which would do so again at once."""
 
 
 class Mirror(Generic[R]):
@@ -35,6 +38,19 @@ class Mirror(Generic[R]):
         self._listeners: list[OnChange] = []
         self.listed = asyncio.Event()
         """Set once the first list is complete."""
+        self._version = ""
+        """From where to watch; empty asks for a list."""
+        self._tried_at = self._fresh_at = 0.0
+
+    @property
+    def idle(self) -> float | None:
+        """Seconds since something was last heard or tried, well or ill; None where this mirror does not run."""
+        return time.monotonic() - self._tried_at if self._tried_at else None
+
+    @property
+    def behind(self) -> float:
+        """Seconds since this was last known to be all there is; up to a watch's length while nothing changes."""
+        return time.monotonic() - self._fresh_at if self._fresh_at else 0.0
 
     def get(self, ref: Ref) -> R | None:
         """The record, or None."""
@@ -49,27 +65,47 @@ class Mirror(Generic[R]):
         self._listeners.append(listener)
 
     async def run(self, client: Client) -> None:
-        """List and watch until cancelled; failures are retried with growing pauses."""
+        """List and watch until cancelled; failures, and watches that end at once, are retried with growing pauses."""
         pause = FIRST_RETRY_SECONDS
-        version = ""
+        self._tried_at = self._fresh_at = time.monotonic()
         while True:
+            begun, wait = time.monotonic(), 0.0
             try:
-                if not version:
-                    version = await self._list(client)
-                async for kind, obj in client.watch(self.resource, version, self._selector):
-                    version = obj["metadata"]["resourceVersion"]
-                    self._hear(kind, obj)
-                    pause = FIRST_RETRY_SECONDS
+                await self._follow(client)
+                if time.monotonic() - begun < SHORT_SECONDS:
+                    wait = pause
+                    log.warning("%s: the watch was ended at once; again in %.1f s", self.resource.plural, wait)
+                else:
+                    self._heard()
             except ApiError as error:
-                expired = error.status == 410
-                if expired:
-                    version = ""
-                log.log(
-                    logging.INFO if expired else logging.WARNING,
-                    "%s: %s; %s", self.resource.plural, error, "listing anew" if expired else f"again in {pause:.1f} s",
-                )  # fmt: skip
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, LAST_RETRY_SECONDS)
+                wait = max(pause, error.retry_after)
+                self._failed(error, wait)
+            self._tried_at = time.monotonic()
+            went_well = self._fresh_at >= begun + SHORT_SECONDS
+            pause = FIRST_RETRY_SECONDS if went_well else min(pause * 2, LAST_RETRY_SECONDS)
+            await asyncio.sleep(wait)
+
+    async def _follow(self, client: Client) -> None:
+        """List where that is due, then hear one watch to its end."""
+        if not self._version:
+            self._version = await self._list(client)
+            self._heard()
+        async for kind, obj in client.watch(self.resource, self._version, self._selector):
+            self._version = obj["metadata"]["resourceVersion"]
+            self._hear(kind, obj)
+            self._heard()
+
+    def _heard(self) -> None:
+        self._tried_at = self._fresh_at = time.monotonic()
+
+    def _failed(self, error: ApiError, wait: float) -> None:
+        expired = error.status == 410
+        if expired:
+            self._version = ""
+        log.log(
+            logging.INFO if expired else logging.WARNING,
+            "%s: %s; %s", self.resource.plural, error, "listing anew" if expired else f"again in {wait:.1f} s",
+        )  # fmt: skip
 
     async def _list(self, client: Client) -> str:
         held: dict[Ref, R] = {}
@@ -115,6 +151,7 @@ class Store:
     deployments: Mirror[Deployment]
     services: Mirror[Service]
     config_maps: Mirror[ConfigMap]
+    servings: Mirror[Serving]
 
     @classmethod
     def empty(cls) -> Store:
@@ -126,11 +163,12 @@ class Store:
             deployments=Mirror(api.DEPLOYMENTS, Deployment.read, ours),
             services=Mirror(api.SERVICES, Service.read, ours),
             config_maps=Mirror(api.CONFIG_MAPS, ConfigMap.read, ours),
+            servings=Mirror(api.SERVINGS, Serving.read),
         )
 
     @property
     def mirrors(self) -> Iterable[Mirror[Any]]:
-        return (self.nodes, self.jobs, self.pods, self.deployments, self.services, self.config_maps)
+        return (self.nodes, self.jobs, self.pods, self.deployments, self.services, self.config_maps, self.servings)
 
     async def run(self, client: Client) -> None:
         """Keep every mirror until cancelled."""

@@ -9,8 +9,8 @@ import pytest
 from tests.builders import NAMESPACE, SERVING, edited, node, profile, template
 from tests.memory import World
 
-from specserve_operator.api.records import Ref
-from specserve_operator.store.client import ApiError
+from specserve_operator.api.records import Json, Ref
+from specserve_operator.store.client import ApiError, Resource
 from specserve_profiler.contract.profile import Failure
 
 Story = Callable[[World], Awaitable[None]]
@@ -124,6 +124,25 @@ async def test_a_failure_at_any_call_changes_nothing_about_the_end(story: Story,
         assert again == jobs, f"call {number} failed, and another Job was made"
 
 
+async def test_what_is_deleted_is_the_very_object_that_was_looked_at() -> None:
+    """Others may have made one of the same name meanwhile."""
+    w = World(SERVING, node("n1"), node("n2", product="NVIDIA-A100-SXM4-80GB"))
+    await w.settle()
+    w.roll_out()
+    w.remove("Node", "n1")
+    await w.settle()
+    w.pass_time(601)
+    await w.round()  # the other grows into its place
+    w.roll_out()
+
+    plan = await w.plan()
+
+    (child, uid), *others = plan.delete
+    found = w.api.of(child.kind, child.name)
+    assert found is not None
+    assert (child.kind, uid, others) == ("Deployment", found["metadata"]["uid"], [])
+
+
 async def test_a_store_that_is_behind_makes_no_second_job() -> None:
     w = World(SERVING, node("n1"))
     await w.round()
@@ -176,6 +195,31 @@ async def test_a_status_that_somebody_else_wrote_meanwhile_is_not_overwritten() 
     w.api.get = racing  # type: ignore[method-assign, assignment]
     with pytest.raises(ApiError, match="409 Conflict"):
         await w.reconciler.reconcile(Ref(NAMESPACE, "chat"))
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["labelled meanwhile", "answer lost"])
+async def test_a_status_in_conflict_is_put_on_top_of_what_there_is(lost: bool) -> None:
+    w = World(SERVING, node("n1"))
+    await w.settle()
+    w.start_pod(w.jobs[0])
+    w.sync()
+    put = w.api.replace_status
+
+    async def conflict(resource: Resource, obj: Json) -> Json:
+        w.api.replace_status = put  # type: ignore[method-assign]
+        if lost:
+            await put(resource, obj)
+        else:
+            w.edit({"metadata.labels": {"by": "somebody"}})
+        return await put(resource, obj)
+
+    w.api.replace_status = conflict  # type: ignore[method-assign]
+    await w.reconciler.reconcile(Ref(NAMESPACE, "chat"))
+
+    assert w.condition("Profiled")[1] == "Profiling"
+    before = list(w.api.writes)
+    await w.settle()
+    assert w.api.writes == before
 
 
 async def test_events_that_cannot_be_posted_do_not_keep_from_work() -> None:

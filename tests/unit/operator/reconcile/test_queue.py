@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
 from devcluster.pace import patience
 from specserve_operator.api.records import Ref
-from specserve_operator.reconcile.queue import WorkQueue
+from specserve_operator.reconcile import queue as module
+from specserve_operator.reconcile.queue import Cause, WorkQueue
 
 A, B = Ref("team", "a"), Ref("team", "b")
 
@@ -64,7 +66,8 @@ async def test_a_wake_does_not_wait_for_the_time() -> None:
     assert await nothing_to_take(queue)  # the timer is gone, too
 
 
-async def test_pauses_double_up_to_a_minute_and_end_with_success() -> None:
+async def test_pauses_double_up_to_a_minute_and_end_with_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "UNDERCUT_SECONDS", 0.0)
     queue = WorkQueue()
     pauses = []
     for _ in range(9):
@@ -98,6 +101,58 @@ async def test_what_a_failing_round_wakes_does_not_undercut_its_pause() -> None:
     queue.failed(A)
 
     assert await nothing_to_take(queue)
+
+
+async def failed_once(pause: float = 36_000) -> WorkQueue:
+    """A queue whose key A rests for ``pause`` seconds after a failure."""
+    queue = WorkQueue()
+    queue.wake(A)
+    await queue.take()
+    queue.failed(A, least=pause)
+    return queue
+
+
+async def test_what_others_look_at_too_does_not_undercut_a_pause() -> None:
+    queue = await failed_once(0.5)
+    queue.wake(A, Cause.SHARED)
+
+    assert await nothing_to_take(queue)
+    assert await asyncio.wait_for(queue.take(), patience(5)) == A  # the pause ends all the same
+
+
+async def test_a_changed_child_ends_a_pause_early_but_not_at_once() -> None:
+    """It may be the failed try itself that changed it, each time again."""
+    queue = await failed_once()
+    begun = time.monotonic()
+    for _ in range(5):
+        queue.wake(A, Cause.CHILD)
+
+    assert await asyncio.wait_for(queue.take(), patience(5)) == A
+    assert time.monotonic() - begun > 0.9
+
+
+@pytest.mark.parametrize("during", [True, False], ids=["during the failing round", "after it"])
+async def test_an_edit_is_looked_at_at_once_and_begins_anew(during: bool) -> None:
+    queue = WorkQueue()
+    queue.wake(A)
+    await queue.take()
+    if during:
+        queue.wake(A, Cause.EDIT)
+        queue.wake(A, Cause.CHILD)
+    queue.failed(A, least=36_000)
+    if not during:
+        queue.wake(A, Cause.EDIT)
+
+    assert not await nothing_to_take(queue)
+    assert queue.failed(A) == 0.5
+
+
+async def test_a_pause_is_as_long_as_the_api_server_asks_for() -> None:
+    queue = WorkQueue()
+    queue.wake(A)
+    await queue.take()
+
+    assert queue.failed(A, least=17) == 17
 
 
 async def test_a_forgotten_key_is_known_no_more() -> None:
