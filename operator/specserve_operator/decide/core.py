@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from specserve_operator.api import names
@@ -59,15 +59,31 @@ def _scaled_as_it_is(snapshot: Snapshot) -> tuple[tuple[str, int], ...]:
     deployed = [
         Variant(_remembered(d), known.get(d.variant), None, d, None) for d in snapshot.deployments if not d.deleting
     ]
-    grace = dt.timedelta(seconds=snapshot.settings.variant_grace_seconds)
+    _, replicas = _next_step(snapshot, fleet, deployed)
+    return _scaled(deployed, replicas)
+
+
+def _next_step(
+    snapshot: Snapshot, fleet: identity.Fleet, able: Iterable[Variant]
+) -> tuple[list[rollout.Standing], dict[str, int]]:
+    """Where each of the variants stands, and slug -> replicas that it shall have now."""
+    grace, wanted = _grace(snapshot), snapshot.serving.spec.replicas
     pods = _pods(snapshot)
-    standings = [variants.standing(v, pods, fleet, snapshot.now, grace) for v in deployed]
-    replicas = rollout.step(spec.replicas, standings, rollout.goal(spec.replicas, standings))
+    standings = [variants.standing(v, pods, fleet, snapshot.now, grace) for v in able]
+    return standings, rollout.step(wanted, standings, rollout.goal(wanted, standings))
+
+
+def _scaled(able: Iterable[Variant], replicas: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    """(Deployment, replicas) where there are others."""
     return tuple(
-        (v.deployment.name, replicas[s.slug])
-        for v, s in zip(deployed, standings, strict=True)
-        if v.deployment is not None and v.deployment.replicas != replicas[s.slug]
+        (v.deployment.name, replicas[v.slug])
+        for v in able
+        if v.deployment is not None and v.deployment.replicas != replicas[v.slug]
     )
+
+
+def _grace(snapshot: Snapshot) -> dt.timedelta:
+    return dt.timedelta(seconds=snapshot.settings.variant_grace_seconds)
 
 
 def _variants(snapshot: Snapshot, fleet: identity.Fleet) -> list[Variant]:
@@ -124,16 +140,12 @@ class _Rollout:
 
 def _rollout(snapshot: Snapshot, fleet: identity.Fleet, everything: Sequence[Variant]) -> _Rollout:
     serving, spec = snapshot.serving, snapshot.serving.spec
-    grace = dt.timedelta(seconds=snapshot.settings.variant_grace_seconds)
     leaving = _leaving(snapshot, fleet, everything)
     kept = tuple(v for v in everything if v not in leaving)
-    pods = _pods(snapshot)
     able = [v for v in kept if v.deployment is not None or variants.target(spec, v) is not None]
-    standings = [variants.standing(v, pods, fleet, snapshot.now, grace) for v in able]
-    replicas = rollout.step(spec.replicas, standings, rollout.goal(spec.replicas, standings))
+    standings, replicas = _next_step(snapshot, fleet, able)
 
     apply: list[Json] = [] if _service_stands(snapshot) else [manifests.service(serving)]
-    scale: list[tuple[str, int]] = []
     rolls: str | None = None
     for variant, standing in zip(able, standings, strict=True):
         share, arm = replicas[variant.slug], variants.target(spec, variant)
@@ -142,15 +154,12 @@ def _rollout(snapshot: Snapshot, fleet: identity.Fleet, everything: Sequence[Var
         if arm is not None and not stands and (fresh or (rolls is None and rollout.may_roll(standing, standings))):
             apply.append(manifests.deployment(serving, variant.accelerator, arm, share))
             rolls = rolls if fresh or not standing.ready else variant.slug
-        # Also beside an apply, which may be refused for its template.
-        if variant.deployment is not None and variant.deployment.replicas != share:
-            scale.append((variant.deployment.name, share))
-    ends = [v.missing_since + grace for v in kept if v.missing_since is not None]
+    ends = [v.missing_since + _grace(snapshot) for v in kept if v.missing_since is not None]
     return _Rollout(
         kept=kept,
         replicas=replicas,
         apply=tuple(apply),
-        scale=tuple(scale),
+        scale=_scaled(able, replicas),  # also beside an apply, which may be refused for its template
         delete=tuple((Child("Deployment", v.deployment.name), v.deployment.uid) for v in leaving if v.deployment),
         wakes=tuple((end - snapshot.now).total_seconds() + 1 for end in ends if end > snapshot.now),
     )
@@ -159,13 +168,12 @@ def _rollout(snapshot: Snapshot, fleet: identity.Fleet, everything: Sequence[Var
 def _leaving(snapshot: Snapshot, fleet: identity.Fleet, everything: Sequence[Variant]) -> list[Variant]:
     """Variants whose Deployment goes now. One always stays: with none no pod would wait, and no autoscaler bring back
     a node."""
-    grace = dt.timedelta(seconds=snapshot.settings.variant_grace_seconds)
-    replicas, pods = snapshot.serving.spec.replicas, _pods(snapshot)
+    grace, replicas, pods = _grace(snapshot), snapshot.serving.spec.replicas, _pods(snapshot)
     ready = sum(v.deployment.ready for v in everything if v.found is not None and v.deployment)
     leaving = [
         v
         for v in everything
-        if variants.retired(v, snapshot.now, grace, ready, replicas, elsewhere=variants.relabelled(v, pods, fleet))
+        if variants.retired(v, pods, fleet, now=snapshot.now, grace=grace, ready_elsewhere=ready, replicas=replicas)
     ]
     if len(leaving) == len(everything) and leaving:
         return sorted(leaving, key=lambda v: v.deployment.replicas if v.deployment else 0)[:-1]

@@ -7,12 +7,15 @@ The specification:
    place and another one can place it, the other one grows. What a variant has counts where it is, but for pods that no
    node took for a whole grace period.
 2. A *step* leads there. A variant grows at once: it takes devices that none of the others can use. It gives up a ready
-   replica only where as many as wanted are ready without it; pods that are not ready go freely.
+   replica only where as many as wanted are ready without it. Where fewer are, it keeps as many of its pods that are on
+   a node and not ready as are missing: they may be ready again in a moment. Other pods that are not ready go freely.
 3. One variant rolls at a time: pods of a Deployment are replaced by a new template only while no other Deployment
-   replaces any and all placed pods of the others are ready.
-4. A variant whose nodes are gone may be back in a moment: during its grace others leave its ready pods to it, then they
-   grow into its place. It goes when others have all replicas ready, or when its grace is over and nothing of it is
-   ready or its nodes are another accelerator's now. The last one never goes.
+   replaces any, and either all placed pods of the others are ready or some of its own are not: a mended template must
+   reach those that are broken. One without a ready pod loses nothing. One that replaces pods already, not all of which
+   are ready, is mended though another one replaces pods, too.
+4. A variant whose nodes are gone may be back in a moment: during its grace others leave its ready pods to it, then
+   they grow into its place. It goes when others have all replicas ready, or when its grace is over and none of its pods
+   is on a node or its nodes are another accelerator's now. The last one never goes.
 
 So a serving that has R ready replicas never falls below min(R, replicas) by the scaling of its variants, and below
 ``replicas - maxUnavailable`` only by what is not our doing.
@@ -63,22 +66,26 @@ def goal(replicas: int, standings: Sequence[Standing]) -> dict[str, int]:
 
 def step(replicas: int, standings: Sequence[Standing], goals: Mapping[str, int]) -> dict[str, int]:
     """Slug -> replicas that each Deployment shall have now, on the way to the ``goals``."""
-    spare = max(sum(s.ready for s in standings) - replicas, 0)
+    ready = sum(s.ready for s in standings)
+    spare, missing = max(ready - replicas, 0), max(replicas - ready, 0)
     replaced = any(s.present for s in standings)
     now = {}
     for standing in standings:
         stays = min(standing.replicas, replicas) if standing.awaited or not replaced else 0
         share = goals.get(standing.slug, stays)
         given = min(max(standing.ready - share, 0), spare)
-        spare -= given
-        now[standing.slug] = max(share, min(standing.ready - given, standing.replicas))
+        held = min(standing.unready, missing)
+        spare, missing = spare - given, missing - held
+        now[standing.slug] = max(share, min(standing.ready - given + held, standing.replicas))
     return now
 
 
 def may_roll(standing: Standing, standings: Sequence[Standing]) -> bool:
-    """Whether pods of this variant may be replaced by a new template now. What has no ready pod loses nothing."""
+    """Whether pods of this variant may be replaced by a new template now: point 3 of the specification."""
     others = [s for s in standings if s.slug != standing.slug and s.present]
-    return standing.ready == 0 or not any(s.rolling or s.unready for s in others)
+    if standing.ready == 0 or not any(s.rolling or s.unready for s in others):
+        return True
+    return standing.unready > 0 and (standing.rolling or not any(s.rolling for s in others))
 
 
 def apportion(replicas: int, rooms: Sequence[int], held: Sequence[int] = ()) -> list[int]:

@@ -85,21 +85,32 @@ def standing(variant: Variant, pods: Sequence[Pod], fleet: Fleet, now: dt.dateti
     )
 
 
+def nodes_under(variant: Variant, pods: Iterable[Pod]) -> set[str]:
+    """Nodes that hold pods of it."""
+    return {p.node for p in pods if p.variant == variant.slug and p.node and not p.deleting}
+
+
 def relabelled(variant: Variant, pods: Iterable[Pod], fleet: Fleet) -> bool:
     """Whether nodes under its pods are of another accelerator now: the table is not for that."""
-    nodes = {p.node for p in pods if p.variant == variant.slug and p.node and not p.deleting}
+    nodes = nodes_under(variant, pods)
     return variant.found is None and any(nodes.intersection(found.nodes) for found in fleet.found)
 
 
 def retired(
-    variant: Variant, now: dt.datetime, grace: dt.timedelta, ready_elsewhere: int, replicas: int, *, elsewhere: bool
+    variant: Variant,
+    pods: Sequence[Pod],
+    fleet: Fleet,
+    *,
+    now: dt.datetime,
+    grace: dt.timedelta,
+    ready_elsewhere: int,
+    replicas: int,
 ) -> bool:
-    """Whether a variant without nodes is to go (see ``rollout``): replaced, or over its grace and of no use.
-
-    ``elsewhere``: its pods are on nodes of another accelerator.
-    """
+    """Whether a variant without nodes is to go (see ``rollout``): replaced, or over its grace and of no use."""
     if variant.found is not None or variant.deployment is None or variant.missing_since is None:
         return False
     if ready_elsewhere >= replicas > 0:
         return True
-    return now >= variant.missing_since + grace and (elsewhere or not variant.deployment.ready)
+    if now < variant.missing_since + grace:
+        return False
+    return relabelled(variant, pods, fleet) or not (variant.deployment.ready or nodes_under(variant, pods))

@@ -139,6 +139,33 @@ def test_one_variant_rolls_at_a_time() -> None:
     assert may_roll(replace(SERVES, rolling=True), [replace(SERVES, rolling=True), other])  # a mended template
 
 
+def test_a_mended_template_reaches_variants_that_are_broken() -> None:
+    one, two = (Standing(slug, replicas=3, ready=2, room=4, seats=4, unready=1) for slug in "ab")
+    well = Standing("c", replicas=2, ready=2, room=2, seats=2)
+    broken = [one, two, well]
+
+    assert [may_roll(s, broken) for s in broken] == [True, True, False]
+    rolls = replace(one, rolling=True)
+    assert [may_roll(s, [rolls, two, well]) for s in (rolls, two, well)] == [True, False, False]
+    stuck = [replace(s, rolling=True) for s in (one, two)]  # the second rolled while none of its pods was ready
+    assert [may_roll(s, stuck) for s in stuck] == [True, True]
+    assert not may_roll(replace(stuck[0], unready=0), stuck)
+
+
+def test_pods_that_are_unready_for_a_moment_are_not_given_up_while_replicas_are_missing() -> None:
+    shrinks = replace(SERVES, ready=3, unready=3)
+    new = Standing("b", replicas=3, ready=0, room=8, seats=8, unready=3)
+
+    assert planned(6, shrinks, new) == {"a": 6, "b": 3}
+    assert planned(6, shrinks, replace(new, ready=1, unready=2)) == {"a": 5, "b": 3}
+    assert planned(6, shrinks, replace(new, ready=3, unready=0)) == {"a": 3, "b": 3}
+    gone = Standing("a", replicas=4, ready=0, unready=4, present=False)
+    assert planned(6, gone, Standing("b", replicas=6, ready=5, room=8, seats=8)) == {"a": 1, "b": 6}
+    assert planned(6, gone, Standing("b", replicas=6, ready=6, room=8, seats=8)) == {"a": 0, "b": 6}
+    # Fewer wanted are fewer, though none of them is ready.
+    assert planned(2, replace(SERVES, ready=0, unready=6)) == {"a": 2}
+
+
 @dataclass
 class _Type:
     """A variant in a small cluster: its nodes, and its pods by what they are."""
@@ -155,12 +182,21 @@ class _Type:
     present: bool = True
     awaited: bool = False
 
+    @property
+    def placed(self) -> int:
+        return self.ready + self.starting
+
     def standing(self, slug: str) -> Standing:
         return Standing(
             slug, self.replicas, min(self.told, self.replicas), self.room if self.present else 0,
             self.usable if self.present else 0, self.pending if self.stuck else 0, self.starting,
             present=self.present, awaited=self.awaited and not self.present,
         )  # fmt: skip
+
+    def fail(self, count: int) -> None:
+        """So many of its ready pods are not ready any more; they stay where they are."""
+        self.ready -= count
+        self.starting += count
 
     def control(self) -> None:
         """The ReplicaSet: what is not ready goes first."""
@@ -193,7 +229,7 @@ class Replicas(RuleBasedStateMachine):
     @rule()
     def operate(self) -> None:
         """One round, and what its writes lead to at once."""
-        before = sum(t.ready for t in self.types.values())
+        before, placed = (sum(count) for count in zip(*((t.ready, t.placed) for t in self.types.values()), strict=True))
         told = all(t.told == t.ready for t in self.types.values())
         for slug, count in self.plan().items():
             self.types[slug].replicas = count
@@ -202,6 +238,8 @@ class Replicas(RuleBasedStateMachine):
         after = sum(t.ready for t in self.types.values())
         if told:
             assert after >= min(before, self.replicas)
+            if before < self.replicas:
+                assert sum(t.placed for t in self.types.values()) >= min(placed, self.replicas)
 
     @rule()
     def tell(self) -> None:
@@ -221,9 +259,13 @@ class Replicas(RuleBasedStateMachine):
         """Cordoned, not Ready, back: pods stay where they are."""
         t = self.types[data.draw(st.sampled_from(sorted(self.types)))]
         t.usable = data.draw(st.integers(0, t.room))
-        failing = data.draw(st.integers(0, t.ready))
-        t.ready -= failing
-        t.starting += failing
+        t.fail(data.draw(st.integers(0, t.ready)))
+
+    @rule(data=st.data())
+    def blip(self, data: st.DataObject) -> None:
+        """Some ready pods are unready for a moment: a probe that times out, a node that is not Ready."""
+        t = self.types[data.draw(st.sampled_from(sorted(self.types)))]
+        t.fail(data.draw(st.integers(0, t.ready)))
 
     @rule(data=st.data())
     def labels_change(self, data: st.DataObject) -> None:

@@ -10,8 +10,8 @@ import pytest
 from tests.builders import L4, NOW, profile, spec
 
 from specserve_operator.api.accelerator import Accelerator
-from specserve_operator.api.records import Deployment
-from specserve_operator.decide.identity import Found
+from specserve_operator.api.records import Deployment, Pod
+from specserve_operator.decide.identity import Fleet, Found
 from specserve_operator.decide.profiles import ProfileView, Stored
 from specserve_operator.decide.variants import Variant, retired, target
 from specserve_operator.manifests.serving import Arm
@@ -63,29 +63,36 @@ def test_what_never_served_is_not_held() -> None:
 
 
 GRACE = dt.timedelta(minutes=10)
+RELABELLED = Fleet((replace(FOUND, accelerator=Accelerator("manual", "lab-box")),), 1, ())
+
+
+def gone(variant: Variant, pods: list[Pod], fleet: Fleet, minutes: int, ready_elsewhere: int) -> bool:
+    now = NOW + dt.timedelta(minutes=minutes)
+    return retired(variant, pods, fleet, now=now, grace=GRACE, ready_elsewhere=ready_elsewhere, replicas=3)
 
 
 @pytest.mark.parametrize(
-    ("minutes", "ready", "ready_elsewhere", "relabelled", "gone"),
+    ("minutes", "ready", "placed", "ready_elsewhere", "fleet", "expected"),
     [
-        (0, 1, 0, False, False),
-        (9, 1, 2, False, False),
-        (9, 1, 3, False, True),  # replaced
-        (9, 0, 0, False, False),
-        (10, 0, 0, False, True),  # over its grace, and nothing of it serves
-        (10, 1, 0, False, False),  # its labels are gone, its pods are ready: nobody replaced them
-        (9, 1, 0, True, False),
-        (10, 1, 0, True, True),  # its nodes are another accelerator: the table is not for that
+        (0, 1, True, 0, Fleet((), 1, ()), False),
+        (9, 1, True, 2, Fleet((), 1, ()), False),
+        (9, 1, True, 3, Fleet((), 1, ()), True),  # replaced
+        (9, 0, False, 0, Fleet((), 1, ()), False),
+        (10, 0, False, 0, Fleet((), 1, ()), True),  # over its grace, and nothing of it serves
+        (10, 1, True, 0, Fleet((), 1, ()), False),  # its labels are gone, its pods are ready: nobody replaced them
+        (10, 0, True, 0, Fleet((), 1, ()), False),  # they are not ready for a moment
+        (9, 1, True, 0, RELABELLED, False),
+        (10, 1, True, 0, RELABELLED, True),  # its nodes are another accelerator: the table is not for that
     ],
 )
 def test_a_variant_without_nodes_goes_when_it_is_replaced_or_of_no_use(
-    minutes: int, ready: int, ready_elsewhere: int, relabelled: bool, gone: bool
+    minutes: int, ready: int, placed: bool, ready_elsewhere: int, fleet: Fleet, expected: bool
 ) -> None:
     lost = variant(found=None, view=None, deployment=replace(SERVES, ready=ready), missing_since=NOW)
-    now = NOW + dt.timedelta(minutes=minutes)
+    pods = [Pod("p", "serving", "chat", ACCELERATOR.slug, node="n1" if placed else "")]
 
-    assert retired(lost, now, GRACE, ready_elsewhere, replicas=3, elsewhere=relabelled) is gone
+    assert gone(lost, pods, fleet, minutes, ready_elsewhere) is expected
 
 
 def test_a_variant_with_nodes_is_never_retired() -> None:
-    assert not retired(variant(deployment=SERVES), NOW, GRACE, ready_elsewhere=9, replicas=3, elsewhere=True)
+    assert not gone(variant(deployment=SERVES), [], RELABELLED, 99, ready_elsewhere=9)
