@@ -11,7 +11,7 @@ PYTEST := $(VENV)/bin/pytest
 PYTEST_LIGHT := $(PYTEST) --numprocesses=logical --maxprocesses=8 --dist=loadfile
 
 .PHONY: help demo demo-down test soak test-fast test-api test-engine test-e2e test-gpu lint format rooms crds golden \
-        locks image cluster-up cluster-down clean bench-profile bench-serving bench-repeat
+        locks image cluster-up cluster-down clean bench-profile bench-serving bench-repeat bench-operator
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -63,6 +63,10 @@ bench-serving: venv  ## closed loops of no speculation, each fixed K and the tab
 
 bench-repeat: venv  ## five profiles in a row, other load during two: how much their tables differ (15 minutes)
 	$(RUN) -m bench repeat
+
+bench-operator: venv  ## the operator on up to 5,000 nodes and 1,000 servings, beside a bare client (an hour)
+	$(RUN) -m bench operator --nodes 500,5000 --servings 100,1000 --namespaces 1,100 --quiet-seconds 120 \
+	  --foreign-pods 50000 --changes 40
 
 lint: venv  ## ruff, mypy --strict, the rooms (import-linter)
 	$(VENV)/bin/ruff check .

@@ -20,7 +20,6 @@ from specserve_operator.api.settings import Settings
 from specserve_operator.decide.core import decide
 from specserve_operator.decide.model import Child, Plan, Snapshot
 from specserve_operator.manifests.profiling import profile as profile_config_map
-from specserve_operator.reconcile.observe import observe
 from specserve_operator.reconcile.reconciler import Reconciler
 from specserve_operator.store.client import RESOURCES, ApiError, Page, Resource
 from specserve_operator.store.mirror import Store
@@ -207,8 +206,7 @@ class World:
     async def snapshot(self, name: str = "chat", applied: dict[Child, int] | None = None) -> Snapshot:
         self.sync()
         obj = self.api.objects["SpeculativeServing"][Ref(NAMESPACE, name)]
-        client: Any = self.api
-        return await observe(client, self.store, self.settings, PACKAGE, obj, applied or {}, self.now)
+        return await self.reconciler.observer.observe(obj, applied or {}, self.now)
 
     def sync(self) -> None:
         """The store hears of everything that happened."""

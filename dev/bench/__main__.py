@@ -1,14 +1,16 @@
-"""The figures of docs/method.md, on the real vLLM for the CPU and the demo pair. From minutes to half an hour each."""
+"""The figures of docs/method.md, on the real vLLM for the CPU and the demo pair, from minutes to half an hour each; and
+what the operator costs on a large fleet."""
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
-from bench import repeat, serving, ways
+from bench import operator, repeat, serving, ways
 from bench.setting import Setting
 from bench.show import write_json
 from specserve_profiler.contract.profile import Profile
@@ -57,7 +59,40 @@ def _parser() -> argparse.ArgumentParser:
     again.add_argument("--core", type=int, default=0, help="which core that process keeps busy")
     again.add_argument("--again", type=Path, help=_AGAIN)
     again.set_defaults(run=_repeat)
+    _operator_command(commands)
     return parser
+
+
+def _operator_command(commands: Any) -> None:
+    what = "the operator on a large fleet, beside a bare client that applies the same objects"
+    command = commands.add_parser(
+        "operator",
+        help=what,
+        description=f"{what[0].upper()}{what[1:]}.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    command.add_argument("-o", "--output", type=Path, default=RESULTS / "operator.json", help="where the JSON goes")
+    command.add_argument("--nodes", type=_numbers, default=(500,), help="one run for each: 500,5000,...")
+    command.add_argument("--servings", type=_numbers, default=(100,), help="likewise")
+    command.add_argument("--namespaces", type=_numbers, default=(1,), help="likewise")
+    command.add_argument("--accelerators", type=int, choices=(1, 4), default=1, help="types that each serving runs on")
+    command.add_argument("--foreign-pods", type=int, default=0, help="pods of others")
+    command.add_argument("--large-profiles", type=int, default=0, help="ConfigMaps of 1 MB labelled as profiles")
+    command.add_argument("--quiet-seconds", type=float, default=30.0, help="how long nothing happens but heartbeats")
+    command.add_argument("--heartbeats", type=float, default=50.0, help="of nodes, a second")
+    command.add_argument("--changes", type=int, default=12, help="of a node's label")
+    command.add_argument("--workers", type=int, default=4, help="of the operator and of the bare client")
+    command.set_defaults(run=_operator)
+
+
+def _operator(arguments: argparse.Namespace) -> None:
+    given = {name: value for name, value in vars(arguments).items() if name in operator.Sizes.__dataclass_fields__}
+    shapes = itertools.product(arguments.nodes, arguments.servings, arguments.namespaces)
+    several = [
+        operator.Sizes(**given | {"nodes": nodes, "servings": servings, "namespaces": spaces})
+        for nodes, servings, spaces in shapes
+    ]
+    operator.run(several, arguments.output)
 
 
 def _command(commands: Any, name: str, what: str) -> argparse.ArgumentParser:

@@ -230,7 +230,7 @@ async def test_a_mirror_holds_what_there_is_and_tells_of_changes(client: Client)
 
     running = asyncio.create_task(mirror.run(client))
     await asyncio.wait_for(mirror.listed.wait(), patience(10))
-    assert {r.name for r in mirror.within(SPACE)} == {"mirrored-1"}
+    assert {ref.name for ref in mirror.refs() if ref.namespace == SPACE} == {"mirrored-1"}
 
     await client.create(CONFIG_MAPS, config_map("mirrored-2", **label))
     await client.delete(CONFIG_MAPS, SPACE, "mirrored-1")

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
+from functools import cached_property
 
 
 @dataclass(frozen=True, order=True)
@@ -34,7 +35,7 @@ class Accelerator:
         filled = {name: value for name, value in fields.items() if value}
         return filled | {f"label:{label}": value for label, value in self.extra}
 
-    @property
+    @cached_property
     def slug(self) -> str:
         """Short name for objects: product and 6 hex digits of the identity; at most 22 characters."""
         digest = hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()[:6]

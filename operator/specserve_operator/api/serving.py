@@ -450,7 +450,7 @@ class AcceleratorStatus(Part):
     name: Annotated[str, Field(max_length=63, description="Slug of the accelerator, part of its Deployment's name.")]
     product: Annotated[str, Field(max_length=253, description="As the nodes' labels call it.")]
     nodes: Annotated[int, Field(description="Nodes that have it.")] = 0
-    capacity: Annotated[int, Field(description="Replicas that fit on its nodes.")] = 0
+    capacity: Annotated[int, Field(description="Replicas that fit on its nodes, usable just now or not.")] = 0
     replicas: Annotated[int, Field(description="Replicas that it should have.")] = 0
     ready: Annotated[int, Field(description="Replicas that serve.")] = 0
     serving: Annotated[

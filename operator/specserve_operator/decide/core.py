@@ -32,7 +32,7 @@ def decide(snapshot: Snapshot) -> Plan:
         return Plan(
             scale=_scaled_as_it_is(snapshot), status=report, events=events, again_in=snapshot.settings.resync_seconds
         )
-    fleet = identity.survey(snapshot.nodes, serving.spec.accelerators, serving.spec.profile.driver_policy)
+    fleet = snapshot.fleet
     found = _variants(snapshot, fleet)
     steps = _rollout(snapshot, fleet, found)
     report = status.report(snapshot, fleet, steps.kept, steps.replicas)
@@ -54,7 +54,7 @@ def decide(snapshot: Snapshot) -> Plan:
 def _scaled_as_it_is(snapshot: Snapshot) -> tuple[tuple[str, int], ...]:
     """Replicas of a serving whose spec is refused otherwise: what serves can still be scaled."""
     spec = snapshot.serving.spec
-    fleet = identity.survey(snapshot.nodes, spec.accelerators, spec.profile.driver_policy)
+    fleet = snapshot.fleet
     known = {found.accelerator.slug: found for found in fleet.found}
     deployed = [
         Variant(_remembered(d), known.get(d.variant), None, d, None) for d in snapshot.deployments if not d.deleting

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from specserve_operator.api import names
 from specserve_operator.api.accelerator import Accelerator
@@ -74,11 +75,28 @@ def upgrades_driver(labels: Labels) -> bool:
 
 
 @dataclass(frozen=True)
+class Member:
+    """What one node is to those who ask: all of it that a decision needs."""
+
+    node: str
+    accelerator: Accelerator
+    room: int
+    """Replicas that fit on its devices, usable just now or not."""
+    capacity: int
+    """Replicas that fit on it now."""
+    usable: bool
+    settled: bool
+    """Usable, and its driver is not being replaced."""
+    driver: str | None
+
+
+@dataclass(frozen=True)
 class Found:
     """One accelerator among the selected nodes."""
 
     accelerator: Accelerator
-    nodes: tuple[str, ...]
+    nodes: frozenset[str]
+    """Names."""
     capacity: int
     """Replicas that fit on its usable nodes."""
     room: int
@@ -90,34 +108,91 @@ class Found:
     driver: str | None
 
 
+class LeftOut(NamedTuple):
+    """Why selected nodes cannot be used: the first of them by name, and whether there are others."""
+
+    node: str
+    reason: str
+    others: bool = False
+
+
 @dataclass(frozen=True)
 class Fleet:
-    """The selected nodes by accelerator, and those that cannot be used with the reason."""
+    """The selected nodes by accelerator, and why others cannot be used. Equal where no decision could differ."""
 
-    found: tuple[Found, ...]
-    selected: int
-    unusable: tuple[tuple[str, str], ...]
-    """(node, reason)."""
+    found: tuple[Found, ...] = ()
+    selected: bool = False
+    """Whether any node is."""
+    left_out: tuple[LeftOut, ...] = ()
 
 
 def survey(nodes: Iterable[Node], spec: AcceleratorsSpec, driver_policy: str) -> Fleet:
     """Group the nodes that ``spec`` selects and that have its resource by accelerator, sorted by slug."""
-    selected = [n for n in nodes if all(n.labels.get(k) == v for k, v in spec.node_selector.items())]
-    groups: dict[str, list[tuple[Accelerator, Node]]] = {}
-    unusable = []
-    for node in sorted(selected, key=lambda n: n.name):
-        accelerator = _identify(node, spec)
-        if isinstance(accelerator, Accelerator):
-            groups.setdefault(accelerator.slug, []).append((accelerator, node))
-        else:
-            unusable.append((node.name, accelerator))
-    found = (_describe(groups[slug], spec, driver_policy) for slug in sorted(groups))
-    return Fleet(tuple(found), len(selected), tuple(unusable))
+    groups: dict[str, list[Member]] = {}
+    reasons: dict[str, list[str]] = {}
+    for node in nodes:
+        verdict = judge(node, spec, driver_policy)
+        if isinstance(verdict, Member):
+            groups.setdefault(verdict.accelerator.slug, []).append(verdict)
+        elif verdict is not None:
+            reasons.setdefault(verdict, []).append(node.name)
+    return assemble({slug: describe(members) for slug, members in groups.items()}, reasons)
+
+
+def judge(node: Node, spec: AcceleratorsSpec, driver_policy: str) -> Member | str | None:
+    """What a node is to those who ask so: a member, the reason why it cannot be used, or None: not selected."""
+    if any(node.labels.get(label) != value for label, value in spec.node_selector.items()):
+        return None
+    accelerator = _identify(node, spec)
+    if isinstance(accelerator, str):
+        return accelerator
+    free = node.allocatable.get(spec.resource, 0)
+    usable = node.usable and free >= spec.per_replica
+    return Member(
+        node=node.name,
+        accelerator=accelerator,
+        room=_devices(node, spec.resource) // spec.per_replica,
+        capacity=free // spec.per_replica if usable else 0,
+        usable=usable,
+        settled=usable and not upgrades_driver(node.labels),
+        driver=driver_of(node.labels, driver_policy),
+    )
+
+
+def describe(members: Collection[Member]) -> Found:
+    """One accelerator, from all its nodes (one at least), in any order."""
+    # Nodes of one accelerator may be labelled by several releases of a labeller: what all of them say selects them.
+    accelerators = {member.accelerator for member in members}
+    first = min(accelerators)
+    selector = set(first.selector).intersection(*(accelerator.selector for accelerator in accelerators))
+    settled = [m for m in members if m.settled]
+    # Nodes of one type may disagree while a fleet is upgraded: the driver of most of them counts.
+    drivers = Counter(m.driver for m in settled or members if m.driver)
+    return Found(
+        accelerator=replace(first, selector=tuple(sorted(selector))),
+        nodes=frozenset(m.node for m in members),
+        capacity=sum(m.capacity for m in members),
+        room=sum(m.room for m in members),
+        usable=frozenset(m.node for m in members if m.usable),
+        profilable=bool(settled),
+        driver=max(drivers, key=lambda d: (drivers[d], d)) if drivers else None,
+    )
+
+
+def assemble(found: Mapping[str, Found], reasons: Mapping[str, Collection[str]]) -> Fleet:
+    """A fleet of accelerators by slug, and of names of the other selected nodes by reason."""
+    # Where others can serve, nodes without devices are no news: they come and go.
+    told = {why: nodes for why, nodes in reasons.items() if not found or not why.startswith(_FEWER)}
+    left_out = sorted(LeftOut(min(nodes), why, len(nodes) > 1) for why, nodes in told.items())
+    return Fleet(tuple(found[slug] for slug in sorted(found)), bool(found or reasons), tuple(left_out))
+
+
+_FEWER = "has fewer than"
 
 
 def _identify(node: Node, spec: AcceleratorsSpec) -> Accelerator | str:
     if _devices(node, spec.resource) < spec.per_replica:
-        return f"has fewer than {spec.per_replica} {spec.resource}"
+        return f"{_FEWER} {spec.per_replica} {spec.resource}"
     if node.labels.get(names.ACCELERATOR) == "":
         return f"its label {names.ACCELERATOR} is empty: set it to a name of your choice, or remove it"
     accelerator = next((a for reader in READERS if (a := reader(node.labels, spec.resource))), None)
@@ -135,23 +210,3 @@ def _identify(node: Node, spec: AcceleratorsSpec) -> Accelerator | str:
 def _devices(node: Node, resource: str) -> int:
     """Devices that a node has. While a device plugin restarts none is allocatable, but they are there."""
     return max(node.allocatable.get(resource, 0), node.capacity.get(resource, 0))
-
-
-def _describe(members: list[tuple[Accelerator, Node]], spec: AcceleratorsSpec, driver_policy: str) -> Found:
-    nodes = [node for _, node in members]
-    # Nodes of one accelerator may be labelled by several releases of a labeller: what all of them say selects them.
-    selector = set(members[0][0].selector).intersection(*(accelerator.selector for accelerator, _ in members))
-    accelerator = replace(members[0][0], selector=tuple(sorted(selector)))
-    usable = [n for n in nodes if n.usable and n.allocatable.get(spec.resource, 0) >= spec.per_replica]
-    settled = [n for n in usable if not upgrades_driver(n.labels)]
-    # Nodes of one type may disagree while a fleet is upgraded: the driver of most of them counts.
-    drivers = Counter(d for n in settled or nodes if (d := driver_of(n.labels, driver_policy)))
-    return Found(
-        accelerator=accelerator,
-        nodes=tuple(n.name for n in nodes),
-        capacity=sum(n.allocatable[spec.resource] // spec.per_replica for n in usable),
-        room=sum(_devices(n, spec.resource) // spec.per_replica for n in nodes),
-        usable=frozenset(n.name for n in usable),
-        profilable=bool(settled),
-        driver=max(drivers, key=lambda d: (drivers[d], d)) if drivers else None,
-    )

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from specserve_operator.api.records import ConfigMap, Deployment, Job, Json, Node, Pod, Service
+from specserve_operator.api.records import ConfigMap, Deployment, Job, Json, Pod, Service
 from specserve_operator.api.serving import ServingStatus, SpeculativeServing
 from specserve_operator.api.settings import Settings
+from specserve_operator.decide.identity import Fleet
 
 
 class Child(NamedTuple):
@@ -38,11 +39,14 @@ class Snapshot:
     serving: SpeculativeServing
     package: bytes
     """The profiler's zip."""
-    nodes: tuple[Node, ...] = ()
+    fleet: Fleet = field(default_factory=Fleet)
+    """The nodes, as ``identity.survey`` groups them for this serving."""
     jobs: tuple[Job, ...] = ()
-    """Profiling Jobs of the namespace; other servings may have asked for them."""
+    """Profiling Jobs of its keys, which other servings may have asked for, and those that it owns."""
     pods: tuple[Pod, ...] = ()
+    """Of this serving and of ``jobs``."""
     config_maps: tuple[ConfigMap, ...] = ()
+    """Profiles of its keys, of none, and those that its Deployments name; the profiler's package, where it is there."""
     deployments: tuple[Deployment, ...] = ()
     """Of this serving."""
     services: tuple[Service, ...] = ()

@@ -14,11 +14,12 @@ from pydantic import ValidationError
 from specserve_operator.api import names
 from specserve_operator.api.accelerator import Accelerator
 from specserve_operator.api.records import ConfigMap, Job, Json, Pod, format_time
-from specserve_operator.api.serving import ProfileState
-from specserve_operator.decide.identity import Found
-from specserve_operator.decide.model import Child, NewJob, Snapshot
+from specserve_operator.api.serving import ProfileState, ServingSpec
+from specserve_operator.decide import accept
+from specserve_operator.decide.identity import Fleet, Found
+from specserve_operator.decide.model import Child, NewJob, Prompts, Snapshot
 from specserve_operator.decide.policies import why_measure
-from specserve_operator.manifests import profiling
+from specserve_operator.manifests import profiling, request
 from specserve_profiler.contract.key import KeyInputs, profile_key
 from specserve_profiler.contract.message import TerminationError, decode
 from specserve_profiler.contract.model import SCHEMA_VERSION
@@ -173,6 +174,14 @@ def _inputs(config_map: ConfigMap) -> KeyInputs | None:
         return KeyInputs.model_validate_json(config_map.data.get(names.KEY_INPUTS, ""))
     except ValidationError:
         return None
+
+
+def wanted_keys(spec: ServingSpec, fleet: Fleet, prompts: Prompts) -> frozenset[str]:
+    """Keys of the profiles that a serving would use; none for a spec that is refused."""
+    if accept.refusal(spec) is not None:
+        return frozenset()
+    inputs = (request.key_inputs(spec, f.accelerator, f.driver, prompts.digest) for f in fleet.found)
+    return frozenset(map(profile_key, inputs))
 
 
 def _misfit(profile: Profile, inputs: KeyInputs) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import exp, log
 from typing import Any, Literal, NamedTuple
@@ -163,14 +162,8 @@ def _accelerators_found(snapshot: Snapshot, fleet: Fleet) -> Finding:
 
 
 def _left_out(fleet: Fleet) -> str:
-    """Why nodes cannot be used, each reason once; where others can, those without devices are no news."""
-    told = [(node, why) for node, why in fleet.unusable if not fleet.found or not why.startswith("has fewer")]
-    reasons = dict.fromkeys(why for _, why in told)
-    first = {why: next(node for node, other in told if other == why) for why in reasons}
-    count = Counter(why for _, why in told)
-    return "; ".join(
-        f"node {first[why]}{f' and {count[why] - 1} more' if count[why] > 1 else ''} {why}" for why in list(reasons)[:5]
-    )
+    """Why nodes cannot be used, each reason once. Not how many: a status is not rewritten for every node of a fleet."""
+    return "; ".join(f"node {n.node}{' and others' if n.others else ''} {n.reason}" for n in fleet.left_out[:5])
 
 
 _STATES = ("Failed", "Missing", "Queued", "Profiling")  # the worst first
@@ -255,7 +248,7 @@ def _accelerator(variant: Variant, replicas: Mapping[str, int]) -> AcceleratorSt
         name=variant.slug,
         product=_cut(variant.accelerator.product, NAME_LENGTH),
         nodes=len(found.nodes) if found else 0,
-        capacity=found.capacity if found else 0,
+        capacity=found.room if found else 0,
         replicas=replicas.get(variant.slug, deployment.replicas if deployment else 0),
         ready=deployment.ready if deployment else 0,
         serving=_cut(deployment.profile, NAME_LENGTH) if deployment else "",

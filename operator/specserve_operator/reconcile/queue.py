@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import KeysView
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -44,9 +45,9 @@ class WorkQueue:
         self._keys: dict[Ref, _Key] = {}
 
     @property
-    def known(self) -> frozenset[Ref]:
+    def known(self) -> KeysView[Ref]:
         """Every key that was woken and not forgotten."""
-        return frozenset(self._keys)
+        return self._keys.keys()
 
     @property
     def waiting(self) -> int:

@@ -18,7 +18,7 @@ from specserve_operator.decide import status
 from specserve_operator.decide.core import decide
 from specserve_operator.decide.model import Child
 from specserve_operator.reconcile.apply import carry_out, tell_all, write_status
-from specserve_operator.reconcile.observe import keys_of, observe
+from specserve_operator.reconcile.observe import Observer
 from specserve_operator.reconcile.queue import Cause, WorkQueue
 from specserve_operator.store.client import SERVINGS, ApiError, Client
 from specserve_operator.store.mirror import Store
@@ -41,21 +41,25 @@ class Reconciler:
     def __init__(
         self, client: Client, store: Store, settings: Settings, package: bytes, clock: Callable[[], dt.datetime] = _utc
     ) -> None:
-        self._client, self._store, self._settings, self._package = client, store, settings, package
-        self._clock = clock
+        self._client, self._store, self._settings, self._clock = client, store, settings, clock
         self._queue = WorkQueue()
+        self.observer = Observer(client, store, settings, package, self._fleet_changed)
         self._applied: defaultdict[Ref, dict[Child, int]] = defaultdict(dict)
         self._told_at: dict[Ref, dt.datetime] = {}
-        for mirror in store.mirrors:
-            mirror.on_change(self._edited if mirror is store.servings else self._changed)
+        store.servings.on_change(self._edited)
+        for mirror in store.children:
+            mirror.on_change(self._changed)
 
     def _edited(self, ref: Ref, before: Any, after: Any) -> None:
         self._queue.wake(ref, Cause.EDIT)
 
+    def _fleet_changed(self, key: Ref) -> None:
+        self._queue.wake(key, Cause.SHARED)
+
     def _changed(self, ref: Ref, before: Any, after: Any) -> None:
-        cause = Cause.CHILD if ref.namespace else Cause.SHARED
-        for key in keys_of(ref, after if after is not None else before, self._queue.known):
-            self._queue.wake(key, cause)
+        concerned = {key for record in (before, after) for key in self.observer.concerned(ref, record)}
+        for key in concerned & self._queue.known:
+            self._queue.wake(key, Cause.CHILD)
 
     async def run(self) -> None:
         """Work until cancelled; begins when every kind is listed, or nothing that exists could be told from nothing."""
@@ -81,6 +85,7 @@ class Reconciler:
                     self._queue.forget(key)
                     self._applied.pop(key, None)
                     self._told_at.pop(key, None)
+                    self.observer.forget(key)
                 else:
                     self._queue.done(key, again)
 
@@ -96,7 +101,7 @@ class Reconciler:
             return None
         applied = self._applied[key]
         now = self._clock()
-        snapshot = await observe(self._client, self._store, self._settings, self._package, obj, applied, now)
+        snapshot = await self.observer.observe(obj, applied, now)
         # What others wrote is parsed there, profiles and messages: bounded, but not on the loop that renews the Lease.
         plan = await asyncio.to_thread(decide, snapshot)
         report, events = plan.status, plan.events

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 R = TypeVar("R", bound="Node | Job | Pod | Deployment | Service | ConfigMap | Serving")
 OnChange = Callable[[Ref, Any, Any], None]
 """Called with the ref, the record before (None: new) and the record after (None: gone)."""
+Index = Callable[[Ref, Any], Iterable[Hashable]]
+"""(ref, record) -> the values that it has."""
 
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 0.5, 10.0
 SHORT_SECONDS = 1.0
@@ -30,11 +32,26 @@ SHORT_SECONDS = 1.0
 
 
 class Mirror(Generic[R]):
-    """All objects of one kind as records."""
+    """All objects of one kind as records.
 
-    def __init__(self, resource: Resource, read: Callable[[Json], R], selector: str = "") -> None:
-        self.resource, self._read, self._selector = resource, read, selector
+    Args:
+        page: objects that a list asks for at a time. JSON is parsed in one piece, on the event loop: some 1 MB of it.
+        indexes: name -> the values under which ``select`` finds a record.
+    """
+
+    def __init__(
+        self,
+        resource: Resource,
+        read: Callable[[Json], R],
+        selector: str = "",
+        *,
+        page: int = 50,
+        indexes: Mapping[str, Index] | None = None,
+    ) -> None:
+        self.resource, self._read, self._selector, self._page = resource, read, selector, page
         self._items: dict[Ref, R] = {}
+        self._indexes = indexes or {}
+        self._indexed: dict[tuple[str, Hashable], dict[Ref, R]] = {}
         self._listeners: list[OnChange] = []
         self.listed = asyncio.Event()
         """Set once the first list is complete."""
@@ -56,9 +73,13 @@ class Mirror(Generic[R]):
         """The record, or None."""
         return self._items.get(ref)
 
-    def within(self, namespace: str) -> Iterator[R]:
-        """Records of one namespace (all, for a cluster-scoped kind)."""
-        return (r for ref, r in self._items.items() if not self.resource.namespaced or ref.namespace == namespace)
+    def refs(self) -> tuple[Ref, ...]:
+        """Of all records."""
+        return tuple(self._items)
+
+    def select(self, index: str, value: Hashable) -> tuple[R, ...]:
+        """The records that have ``value`` in an index."""
+        return tuple(self._indexed.get((index, value), {}).values())
 
     def on_change(self, listener: OnChange) -> None:
         """Call ``listener`` for every record that changes; it must not block."""
@@ -108,18 +129,19 @@ class Mirror(Generic[R]):
         )  # fmt: skip
 
     async def _list(self, client: Client) -> str:
-        held: dict[Ref, R] = {}
+        """Each page is taken as it comes; what none has is gone in the end."""
+        gone = set(self._items)
         more = ""
         while True:
-            page = await client.list_page(self.resource, selector=self._selector, more=more)
-            held.update((ref_of(obj), self._read(obj)) for obj in page.items)
+            page = await client.list_page(self.resource, selector=self._selector, more=more, limit=self._page)
+            for obj in page.items:
+                gone.discard(ref_of(obj))
+                self._set(ref_of(obj), self._read(obj))
             more = page.more
             if not more:
                 break
-        for ref in [ref for ref in self._items if ref not in held]:
+        for ref in gone:
             self._set(ref, None)
-        for ref, record in held.items():
-            self._set(ref, record)
         self.listed.set()
         return page.resource_version
 
@@ -133,12 +155,31 @@ class Mirror(Generic[R]):
         before = self._items.get(ref)
         if before == after:
             return
-        if after is None:
+        if before is not None:
             del self._items[ref]
-        else:
+            for where in self._places(ref, before):
+                del self._indexed[where][ref]
+                if not self._indexed[where]:
+                    del self._indexed[where]
+        if after is not None:
             self._items[ref] = after
+            for where in self._places(ref, after):
+                self._indexed.setdefault(where, {})[ref] = after
         for listener in self._listeners:
             listener(ref, before, after)
+
+    def _places(self, ref: Ref, record: R) -> Iterator[tuple[str, Hashable]]:
+        return ((name, value) for name, values in self._indexes.items() for value in set(values(ref, record)))
+
+
+def by_serving(ref: Ref, record: Pod | Deployment | Service) -> Iterable[Hashable]:
+    """Of children: (namespace, name of the serving)."""
+    return ((ref.namespace, record.serving),) if record.serving else ()
+
+
+def by_key(ref: Ref, record: ConfigMap) -> Iterable[Hashable]:
+    """Of what is a profile, or claims to be one: (namespace, profile key)."""
+    return ((ref.namespace, record.key),) if record.role == names.ROLE_PROFILE else ()
 
 
 @dataclass(frozen=True)
@@ -156,19 +197,39 @@ class Store:
     @classmethod
     def empty(cls) -> Store:
         ours = names.ROLE  # the label is there
+        serving = {"serving": by_serving}
         return cls(
             nodes=Mirror(api.NODES, Node.read),
-            jobs=Mirror(api.JOBS, Job.read, ours),
-            pods=Mirror(api.PODS, Pod.read, ours),
-            deployments=Mirror(api.DEPLOYMENTS, Deployment.read, ours),
-            services=Mirror(api.SERVICES, Service.read, ours),
-            config_maps=Mirror(api.CONFIG_MAPS, ConfigMap.read, ours),
+            jobs=Mirror(
+                api.JOBS,
+                Job.read,
+                ours,
+                indexes={
+                    "key": lambda ref, job: [(ref.namespace, job.key)],
+                    "owner": lambda ref, job: [(ref.namespace, uid) for uid in job.owners],
+                    "uid": lambda ref, job: [(ref.namespace, job.uid)],
+                },
+            ),
+            pods=Mirror(
+                api.PODS,
+                Pod.read,
+                ours,
+                indexes={**serving, "job": lambda ref, pod: [(ref.namespace, pod.job)] if pod.job else []},
+            ),
+            deployments=Mirror(api.DEPLOYMENTS, Deployment.read, ours, indexes=serving),
+            services=Mirror(api.SERVICES, Service.read, ours, indexes=serving),
+            config_maps=Mirror(api.CONFIG_MAPS, ConfigMap.read, ours, indexes={"key": by_key}),
             servings=Mirror(api.SERVINGS, Serving.read),
         )
 
     @property
     def mirrors(self) -> Iterable[Mirror[Any]]:
-        return (self.nodes, self.jobs, self.pods, self.deployments, self.services, self.config_maps, self.servings)
+        return (self.nodes, *self.children, self.servings)
+
+    @property
+    def children(self) -> Iterable[Mirror[Any]]:
+        """What is made for servings."""
+        return (self.jobs, self.pods, self.deployments, self.services, self.config_maps)
 
     async def run(self, client: Client) -> None:
         """Keep every mirror until cancelled."""

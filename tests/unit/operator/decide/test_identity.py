@@ -91,48 +91,48 @@ def test_shared_devices_are_used_only_when_asked_for(labels: dict[str, str], str
     allowed = only(look(shared, allowShared=True))
 
     assert refused.found == ()
-    assert refused.unusable == (
-        ("n1", f"its devices are shared ({strategy}): set accelerators.allowShared to use them all the same"),
+    assert refused.left_out == (
+        ("n1", f"its devices are shared ({strategy}): set accelerators.allowShared to use them all the same", False),
     )
     assert allowed.accelerator.sharing == strategy
     assert allowed.accelerator.slug != only(look(node("n1", "Tesla-T4"))).accelerator.slug
 
 
 def test_a_node_without_labels_is_left_out_with_the_way_out() -> None:
-    ((name, why),) = look(node("n1", "")).unusable
+    ((name, why, others),) = look(node("n1", "")).left_out
 
-    assert name == "n1"
+    assert (name, others) == ("n1", False)
     assert why == (
         "no label says what its nvidia.com/gpu is: set the label specserve.dev/accelerator to a name of your choice"
     )
 
 
 def test_an_empty_label_set_by_hand_is_a_mistake_that_is_named() -> None:
-    assert look(node("n1", labels={"specserve.dev/accelerator": ""})).unusable == (
-        ("n1", "its label specserve.dev/accelerator is empty: set it to a name of your choice, or remove it"),
+    assert look(node("n1", labels={"specserve.dev/accelerator": ""})).left_out == (
+        ("n1", "its label specserve.dev/accelerator is empty: set it to a name of your choice, or remove it", False),
     )
 
 
 def test_a_node_with_too_few_devices_is_left_out() -> None:
     fleet = look(node("n1", devices=1), node("n2", devices=0), perReplica=2)
 
-    assert fleet.unusable == (("n1", "has fewer than 2 nvidia.com/gpu"), ("n2", "has fewer than 2 nvidia.com/gpu"))
+    assert fleet.left_out == (("n1", "has fewer than 2 nvidia.com/gpu", True),)
 
 
 def test_only_selected_nodes_count() -> None:
     fleet = look(node("n1", labels={"pool": "serving"}), node("n2", labels={"pool": "training"}), node("n3"),
                  nodeSelector={"pool": "serving"})  # fmt: skip
 
-    assert fleet.selected == 1
-    assert only(fleet).nodes == ("n1",)
+    assert fleet.selected
+    assert only(fleet).nodes == {"n1"}
 
 
 def test_accelerators_of_a_mixed_fleet_are_sorted_and_their_capacity_adds_up() -> None:
     fleet = look(node("n1", L4, 2), node("n2", A100, 8), node("n3", L4, 3), perReplica=2)
 
     assert [(f.accelerator.product, f.nodes, f.capacity) for f in fleet.found] == [
-        (A100, ("n2",), 4),
-        (L4, ("n1", "n3"), 2),
+        (A100, {"n2"}, 4),
+        (L4, {"n1", "n3"}, 2),
     ]
 
 
@@ -140,7 +140,7 @@ def test_accelerators_of_a_mixed_fleet_are_sorted_and_their_capacity_adds_up() -
 def test_nodes_that_take_no_pods_count_as_there_but_without_capacity(state: dict[str, bool]) -> None:
     found = only(look(node("n1", **state)))
 
-    assert (found.nodes, found.capacity, found.profilable) == (("n1",), 0, False)
+    assert (found.nodes, found.capacity, found.profilable) == ({"n1"}, 0, False)
 
 
 def test_no_job_goes_to_a_node_whose_driver_is_being_replaced() -> None:
@@ -192,7 +192,7 @@ def test_nodes_labelled_by_two_releases_of_a_labeller_are_one_accelerator() -> N
 
     found = only(look(older, newer))
 
-    assert found.nodes == ("n1", "n2")
+    assert found.nodes == {"n1", "n2"}
     assert found.accelerator.selector == (("nvidia.com/gpu.product", L4),)
 
 
@@ -201,7 +201,7 @@ def test_identity_labels_tell_accelerators_of_one_product_apart() -> None:
     fleet = look(node("n1", labels={label: "nvlink"}), node("n2", labels={label: "pcie"}), node("n3"),
                  identityLabels=[label])  # fmt: skip
 
-    assert sorted(f.nodes for f in fleet.found) == [("n1",), ("n2",), ("n3",)]
+    assert sorted(sorted(f.nodes) for f in fleet.found) == [["n1"], ["n2"], ["n3"]]
     assert {f.accelerator.identity().get(f"label:{label}") for f in fleet.found} == {"nvlink", "pcie", None}
     assert len({f.accelerator.slug for f in fleet.found}) == 3
 

@@ -206,7 +206,7 @@ async def test_nodes_that_are_left_out_are_named_with_the_way_out() -> None:
 async def test_nodes_that_come_and_go_without_a_device_rewrite_no_status() -> None:
     w = World(SERVING, node("n1", L4), node("n2", "Tesla-T4-SHARED"), node("n4", "Tesla-T4-SHARED"))
     await w.settle()
-    assert "left out: node n2 and 1 more its devices are shared" in w.condition("AcceleratorsFound")[2]
+    assert "left out: node n2 and others its devices are shared" in w.condition("AcceleratorsFound")[2]
     writes = len(w.api.writes)
 
     for number in range(3):
