@@ -53,7 +53,6 @@ def decide(snapshot: Snapshot) -> Plan:
 
 def _scaled_as_it_is(snapshot: Snapshot) -> tuple[tuple[str, int], ...]:
     """Replicas of a serving whose spec is refused otherwise: what serves can still be scaled."""
-    spec = snapshot.serving.spec
     fleet = snapshot.fleet
     known = {found.accelerator.slug: found for found in fleet.found}
     deployed = [
