@@ -34,6 +34,7 @@ class Operator:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._store = Store.empty()
         self._reconciler: Reconciler | None = None
         self._task: asyncio.Task[None] | None = None
         self.stop = asyncio.Event()
@@ -44,21 +45,22 @@ class Operator:
         kopf.on.startup(registry=registry, errors=kopf.ErrorsMode.PERMANENT)(self._start)
         kopf.on.cleanup(registry=registry)(self._end)
         kopf.on.login(registry=registry)(_login)
+        kopf.on.probe(id="behind", registry=registry, errors=kopf.ErrorsMode.PERMANENT)(self._probe)
 
     async def _start(self, settings: kopf.OperatorSettings, **_: Any) -> None:
         settings.posting.enabled = False
         settings.scanning.disabled = True  # it watches nothing for us, and needs no right to
         client = await Client.connect()
         await _kind_is_served(client)
-        store = Store.empty()
-        self._reconciler = Reconciler(client, store, self._settings, build_zip())
-        self._task = asyncio.create_task(self._work(client, store, self._reconciler), name="specserve")
+        client.watch_seconds = self._settings.watch_seconds
+        self._reconciler = Reconciler(client, self._store, self._settings, build_zip())
+        self._task = asyncio.create_task(self._work(client, self._reconciler), name="specserve")
 
-    async def _work(self, client: Client, store: Store, reconciler: Reconciler) -> None:
+    async def _work(self, client: Client, reconciler: Reconciler) -> None:
         async def serve() -> None:
             log.info("holding the Lease as %s", self._settings.identity)
             async with asyncio.TaskGroup() as group:
-                group.create_task(store.run(client), name="store")
+                group.create_task(self._store.run(client), name="store")
                 group.create_task(reconciler.run(), name="reconciler")
 
         try:
@@ -71,6 +73,18 @@ class Operator:
             log.exception("the operator failed")
         self.failed = True
         self.stop.set()
+
+    async def _probe(self, **_: Any) -> dict[str, float]:
+        """What a liveness probe is answered: kinds whose watch is behind, with seconds.
+
+        Raises:
+            kopf.PermanentError: work has not gone on for long, though there is some. The probe fails then.
+        """
+        seconds = max(self._settings.wedged_seconds, 2 * self._settings.watch_seconds)
+        wedged = self._store.wedged(seconds) or (self._reconciler.wedged(seconds) if self._reconciler else "")
+        if wedged:
+            raise kopf.PermanentError(wedged)
+        return self._store.behind(2 * self._settings.watch_seconds)
 
     async def _end(self, **_: Any) -> None:
         if self._task is not None:

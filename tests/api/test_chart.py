@@ -63,7 +63,7 @@ MAY = [
     ("jobs.batch", "get list watch create patch delete", "team"),
     ("deployments.apps", "get list watch create patch delete", "team"),
     ("services", "get list watch create patch", "team"),
-    ("events", "create", "team"),
+    ("events", "create patch", "team"),
     ("leases.coordination.k8s.io", "create", HOME),
     ("leases.coordination.k8s.io:specserve-operator", "get patch", HOME),
 ]
@@ -81,7 +81,7 @@ MAY_NOT = [
     ("jobs.batch", "update deletecollection", "team"),
     ("deployments.apps", "update deletecollection", "team"),
     ("services", "update delete deletecollection", "team"),
-    ("events", "get list watch delete", "team"),
+    ("events", "get list watch update delete", "team"),
     ("secrets", "get list watch create update patch delete", "team"),
     ("secrets", "get list", HOME),
     ("serviceaccounts", "get list create", "team"),

@@ -31,6 +31,10 @@ class Settings:
     """Name of this process in the Lease."""
     lease_seconds: int = 15
     """How long a Lease counts that is not renewed."""
+    watch_seconds: float = 30
+    """A watch lasts this long and is then taken up where it ended; a dead one is known 5 s later."""
+    wedged_seconds: float = 300
+    """A round, or a look at the API server, that has not ended after this will not: the liveness probe says so."""
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str] = os.environ) -> Settings:
@@ -67,4 +71,6 @@ class Settings:
             namespace=env.get("POD_NAMESPACE") or cls.namespace,
             identity=env.get("POD_NAME") or f"local-{os.getpid()}",
             lease_seconds=count("SPECSERVE_LEASE_SECONDS", cls.lease_seconds, 6),
+            watch_seconds=number("SPECSERVE_WATCH_SECONDS", cls.watch_seconds),
+            wedged_seconds=number("SPECSERVE_WEDGED_SECONDS", cls.wedged_seconds),
         )

@@ -7,15 +7,14 @@ from collections.abc import Awaitable, MutableMapping
 from typing import Any, NamedTuple
 
 from specserve_operator.api import names
-from specserve_operator.api.records import ConfigMap, Json, format_time, ref_of
+from specserve_operator.api.records import ConfigMap, Json, ref_of
 from specserve_operator.api.serving import ServingStatus, SpeculativeServing
-from specserve_operator.decide.model import Child, Event, NewJob, Plan, Snapshot
+from specserve_operator.decide.model import Child, NewJob, Plan, Snapshot
 from specserve_operator.decide.profiles import stored_profiles
 from specserve_operator.manifests.common import owner_reference
 from specserve_operator.store.client import (
     CONFIG_MAPS,
     DEPLOYMENTS,
-    EVENTS,
     JOBS,
     RESOURCES,
     SERVINGS,
@@ -182,39 +181,3 @@ async def write_status(client: Client, obj: Json, before: ServingStatus, after: 
 
 def _edit(obj: Json) -> tuple[str, int]:
     return obj["metadata"]["uid"], obj["metadata"].get("generation", 0)
-
-
-async def tell(client: Client, serving: SpeculativeServing, event: Event, now_text: str) -> None:
-    """Post an Event. One that cannot be posted is logged: telling must not keep from doing."""
-    involved = {
-        "apiVersion": names.API_VERSION,
-        "kind": names.KIND,
-        "namespace": serving.namespace,
-        "name": serving.name,
-        "uid": serving.uid,
-    }
-    body: Json = {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"generateName": f"{serving.name}.", "namespace": serving.namespace},
-        "involvedObject": involved,
-        "type": event.type,
-        "reason": event.reason,
-        "message": event.message[:1024],
-        "source": {"component": names.MANAGER},
-        "reportingComponent": f"{names.GROUP}/operator",
-        "firstTimestamp": now_text,
-        "lastTimestamp": now_text,
-        "count": 1,
-    }
-    log.info("%s/%s: %s: %s", serving.namespace, serving.name, event.reason, event.message)
-    try:
-        await client.create(EVENTS, body)
-    except ApiError as error:
-        log.warning("event not posted: %s", error)
-
-
-async def tell_all(client: Client, snapshot: Snapshot, events: tuple[Event, ...]) -> None:
-    """Post every Event of a plan."""
-    for event in events:
-        await tell(client, snapshot.serving, event, format_time(snapshot.now))

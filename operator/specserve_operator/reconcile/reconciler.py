@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import logging
+import math
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +19,8 @@ from specserve_operator.api.settings import Settings
 from specserve_operator.decide import status
 from specserve_operator.decide.core import decide
 from specserve_operator.decide.model import Child
-from specserve_operator.reconcile.apply import carry_out, tell_all, write_status
+from specserve_operator.reconcile.apply import carry_out, write_status
+from specserve_operator.reconcile.events import Teller
 from specserve_operator.reconcile.observe import Observer
 from specserve_operator.reconcile.queue import Cause, WorkQueue
 from specserve_operator.store.client import SERVINGS, ApiError, Client
@@ -42,10 +45,14 @@ class Reconciler:
         self, client: Client, store: Store, settings: Settings, package: bytes, clock: Callable[[], dt.datetime] = _utc
     ) -> None:
         self._client, self._store, self._settings, self._clock = client, store, settings, clock
-        self._queue = WorkQueue()
+        self._queue, self._teller = WorkQueue(), Teller(client)
         self.observer = Observer(client, store, settings, package, self._fleet_changed)
         self._applied: defaultdict[Ref, dict[Child, int]] = defaultdict(dict)
         self._told_at: dict[Ref, dt.datetime] = {}
+        self._begun: dict[Ref, float] = {}
+        """When the rounds began that run now."""
+        self._ended_at = math.inf
+        """When the last round ended, or work began."""
         store.servings.on_change(self._edited)
         for mirror in store.children:
             mirror.on_change(self._changed)
@@ -64,14 +71,26 @@ class Reconciler:
     async def run(self) -> None:
         """Work until cancelled; begins when every kind is listed, or nothing that exists could be told from nothing."""
         await self._store.listed()
+        self._ended_at = time.monotonic()
         log.info("every kind is listed; %d serving(s) to look at", len(self._queue.known))
         async with asyncio.TaskGroup() as group:
             for number in range(self._settings.workers):
                 group.create_task(self._work(), name=f"worker {number}")
 
+    def wedged(self, seconds: float) -> str:
+        """What has kept rounds from ending for so long, in words; empty where they end, or there is nothing to do."""
+        now = time.monotonic()
+        for key, begun in self._begun.items():
+            if now - begun > seconds:
+                return f"the round of {key.namespace}/{key.name} has not ended for {now - begun:.0f} s"
+        if self._queue.waiting and now - self._ended_at > seconds:
+            return f"{self._queue.waiting} serving(s) wait, and no round has ended for {now - self._ended_at:.0f} s"
+        return ""
+
     async def _work(self) -> None:
         while True:
             key = await self._queue.take()
+            self._begun[key] = time.monotonic()
             try:
                 again = await self.reconcile(key)
             except (ApiError, ValidationError) as error:
@@ -88,6 +107,9 @@ class Reconciler:
                     self.observer.forget(key)
                 else:
                     self._queue.done(key, again)
+            finally:
+                del self._begun[key]
+                self._ended_at = time.monotonic()
 
     async def reconcile(self, key: Ref) -> float | None:
         """One round for one serving. Returns the seconds to the next, or None where the serving is gone.
@@ -115,7 +137,8 @@ class Reconciler:
             self._client, obj, snapshot.serving.status, report
         ):
             self._told_at[key] = now
-            await tell_all(self._client, snapshot, events)
+            for event in events:
+                await self._teller.tell(snapshot.serving, event, now)
         if failed:
             raise failed[0].error
         return plan.again_in

@@ -137,6 +137,7 @@ class Mirror(Generic[R]):
             for obj in page.items:
                 gone.discard(ref_of(obj))
                 self._set(ref_of(obj), self._read(obj))
+            self._tried_at = time.monotonic()
             more = page.more
             if not more:
                 break
@@ -236,6 +237,16 @@ class Store:
         async with asyncio.TaskGroup() as group:
             for mirror in self.mirrors:
                 group.create_task(mirror.run(client), name=f"mirror {mirror.resource.plural}")
+
+    def wedged(self, seconds: float) -> str:
+        """Which mirror has not even tried anything for so long, in words; empty where none."""
+        idle = ((mirror.idle, mirror.resource.plural) for mirror in self.mirrors if mirror.idle is not None)
+        return next((f"the mirror of {kind} has done nothing for {s:.0f} s" for s, kind in idle if s > seconds), "")
+
+    def behind(self, seconds: float) -> dict[str, float]:
+        """Kinds that may have changed unseen for longer than so many seconds -> for how long."""
+        ages = {mirror.resource.plural: round(mirror.behind, 1) for mirror in self.mirrors}
+        return {kind: age for kind, age in ages.items() if age > seconds}
 
     async def listed(self) -> None:
         """Wait until every kind was listed once."""

@@ -20,6 +20,8 @@ def test_every_variable_has_its_setting() -> None:
         "SPECSERVE_PRIORITY_CLASS": "profiling",
         "SPECSERVE_WORKERS": "2",
         "SPECSERVE_LEASE_SECONDS": "30",
+        "SPECSERVE_WATCH_SECONDS": "5",
+        "SPECSERVE_WEDGED_SECONDS": "20",
         "POD_NAMESPACE": "system",
         "POD_NAME": "operator-1",
     }
@@ -34,6 +36,8 @@ def test_every_variable_has_its_setting() -> None:
         namespace="system",
         identity="operator-1",
         lease_seconds=30,
+        watch_seconds=5,
+        wedged_seconds=20,
     )
 
 

@@ -14,7 +14,7 @@ import pytest
 from specserve_operator.api.records import Json, Node, Ref
 from specserve_operator.store import mirror as module
 from specserve_operator.store.client import NODES, ApiError, Page, Resource
-from specserve_operator.store.mirror import Mirror
+from specserve_operator.store.mirror import Mirror, Store
 
 N1: Json = {"metadata": {"name": "n1", "resourceVersion": "7"}}
 BOOKMARK = ("BOOKMARK", {"metadata": {"resourceVersion": "9"}})
@@ -30,7 +30,7 @@ class Watched:
 
     async def list_page(self, resource: Resource, **options: Any) -> Page:
         self.lists += 1
-        return Page([N1], "5", "")
+        return Page([N1] if resource is NODES else [], "5", "")
 
     async def watch(self, resource: Resource, since: str, selector: str = "") -> AsyncIterator[tuple[str, Json]]:
         self.since.append(since)
@@ -105,3 +105,21 @@ async def test_how_far_a_mirror_is_behind_and_whether_it_still_tries(monkeypatch
         await asyncio.sleep(1)
         assert mirror.behind >= 0.9
         assert mirror.idle is not None and mirror.idle < time.monotonic() - begun - 0.2
+
+
+async def test_a_mirror_that_does_nothing_any_more_is_wedged_and_one_that_is_refused_is_behind() -> None:
+    store = Store.empty()
+    assert (store.wedged(0), store.behind(0)) == ("", {})  # the operator waits for its Lease
+
+    hanging: Any = Watched(seconds=36_000)
+    refused: Any = Watched(error=ApiError(503, "ServiceUnavailable", "", 0.05))
+    running = [asyncio.create_task(store.nodes.run(hanging)), asyncio.create_task(store.jobs.run(refused))]
+    await asyncio.sleep(1.2)
+
+    assert store.wedged(1) == "the mirror of nodes has done nothing for 1 s"
+    assert store.wedged(60) == ""
+    assert set(store.behind(1)) == {"nodes", "jobs"}
+    assert store.behind(60) == {}
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
