@@ -269,14 +269,17 @@ class World:
 
     def put_pod(self, job: str, status: Json, node: str = "", name: str = "") -> None:
         made = self._obj("Job", job)
-        labels = {
-            **made["spec"]["template"]["metadata"]["labels"],
-            "batch.kubernetes.io/controller-uid": made["metadata"]["uid"],
-        }
+        labels = made["spec"]["template"]["metadata"]["labels"]
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": made["metadata"]["uid"]}
         pod = {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"name": name or f"{job}-pod", "namespace": NAMESPACE, "labels": labels},
+            "metadata": {
+                "name": name or f"{job}-pod",
+                "namespace": NAMESPACE,
+                "labels": labels,
+                "ownerReferences": [{**owner, "controller": True}],
+            },
             "spec": {"nodeName": node} if node else {},
             "status": status,
         }

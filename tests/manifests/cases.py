@@ -78,7 +78,9 @@ TEMPLATE: dict[str, Any] = template(
 def job(accelerator: Accelerator = ACCELERATOR, **more: Any) -> Json:
     package = profiling.package_name(PACKAGE)
     why = "ProfileMissing: no profile yet"
-    return profiling.job(serving(more), accelerator, KEY, 2, package, "specserve-profiling", why)
+    one = serving(more)
+    inputs = key_inputs(one.spec, accelerator, "570", "aa")
+    return profiling.job(one, accelerator, KEY, 2, package, "specserve-profiling", why, inputs=inputs)
 
 
 def deployment(arm: Arm, accelerator: Accelerator = ACCELERATOR, **more: Any) -> Json:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.builders import template
 from tests.conftest import Golden
-from tests.manifests.cases import ACCELERATOR, CASES, ON_CPU
+from tests.manifests.cases import ACCELERATOR, CASES, ON_CPU, job
 
 from specserve_operator.api.records import Json
 
@@ -64,6 +65,13 @@ def test_a_job_holds_no_credentials_and_has_one_container(name: str) -> None:
     assert pod["automountServiceAccountToken"] is False
     assert [c["name"] for c in pod["containers"]] == ["engine"]
     assert pod["restartPolicy"] == "Never"
+
+
+def test_a_job_says_what_its_key_is_the_hash_of_as_far_as_annotations_go() -> None:
+    long = {"containers": [{"name": "engine", "env": [{"name": "NOTE", "value": "x" * 200_000}]}]}
+
+    assert '"product":"NVIDIA-L4"' in job()["metadata"]["annotations"]["specserve.dev/key-inputs"]
+    assert "specserve.dev/key-inputs" not in job(**template(long))["metadata"]["annotations"]
 
 
 def values(obj: Any) -> list[Any]:

@@ -41,6 +41,12 @@ def _owners(obj: Json) -> frozenset[str]:
     return frozenset(owner["uid"] for owner in obj["metadata"].get("ownerReferences") or ())
 
 
+def _controller(obj: Json, kind: str) -> str:
+    """UID of the controller of that kind that owns an object; empty where none does."""
+    owners = obj["metadata"].get("ownerReferences") or ()
+    return next((str(o["uid"]) for o in owners if o.get("controller") and o.get("kind") == kind), "")
+
+
 def parse_time(text: str) -> dt.datetime:
     """RFC 3339 as Kubernetes writes it, to an aware datetime."""
     return dt.datetime.fromisoformat(text.replace("Z", "+00:00"))
@@ -144,6 +150,8 @@ class Job:
     deleting: bool = False
     failures: int = 0
     """Attempts that failed one after the other before it."""
+    inputs: str = ""
+    """JSON of what its key is the hash of."""
 
     @classmethod
     def read(cls, obj: Json) -> Job:
@@ -162,6 +170,7 @@ class Job:
             reprofile=annotations.get(names.REPROFILE, ""),
             why=annotations.get(names.WHY, ""),
             request=_request(obj),
+            inputs=annotations.get(names.KEY_INPUTS_OF_JOB, ""),
             owners=_owners(obj),
             finished_at=_time(finished.get("lastTransitionTime")) if finished else None,
             reason=finished.get("reason", "") if finished else "",
@@ -179,7 +188,7 @@ class Pod:
     serving: str = ""
     variant: str = ""
     job: str = ""
-    """UID of its Job. The name would not do: a Job made again has it too, while pods of the old one are still there."""
+    """UID of the Job that owns it. A label is anybody's to set, and a Job made again has the name of the one before."""
     node: str = ""
     phase: str = "Pending"
     ready: bool = False
@@ -211,7 +220,7 @@ class Pod:
             role=labels.get(names.ROLE, ""),
             serving=labels.get(names.SERVING, ""),
             variant=labels.get(names.VARIANT, ""),
-            job=labels.get("batch.kubernetes.io/controller-uid", ""),
+            job=_controller(obj, "Job"),
             node=obj.get("spec", {}).get("nodeName", ""),
             phase=status.get("phase", "Pending"),
             ready=_is_true(_condition(obj, "Ready")),
@@ -345,6 +354,8 @@ class ConfigMap:
     role: str
     key: str = ""
     reprofile: str = ""
+    job: str = ""
+    """UID of the Job that measured it."""
     data: Mapping[str, str] = field(default_factory=dict)
     deleting: bool = False
 
@@ -355,6 +366,7 @@ class ConfigMap:
             role=_labels(obj).get(names.ROLE, ""),
             key=_labels(obj).get(names.PROFILE_KEY, ""),
             reprofile=_annotations(obj).get(names.REPROFILE, ""),
+            job=_annotations(obj).get(names.JOB, ""),
             data=obj.get("data") or {},
             deleting="deletionTimestamp" in obj["metadata"],
         )

@@ -11,7 +11,7 @@ from specserve_operator.api.accelerator import Accelerator
 from specserve_operator.api.records import Deployment, Json, Pod, Service, parse_time
 from specserve_operator.decide import accept, identity, rollout, status, variants
 from specserve_operator.decide.model import Child, Plan, Snapshot
-from specserve_operator.decide.profiles import ProfileDesk, ProfileView, variant_inputs
+from specserve_operator.decide.profiles import ProfileDesk, ProfileView, has_profile, variant_inputs
 from specserve_operator.decide.variants import Variant
 from specserve_operator.manifests import profiling, request
 from specserve_operator.manifests import serving as manifests
@@ -25,21 +25,26 @@ def decide(snapshot: Snapshot) -> Plan:
     serving = snapshot.serving
     if serving.deleting:  # its children follow by their owner references
         return Plan(status=serving.status, again_in=snapshot.settings.resync_seconds)
+    desk = ProfileDesk(snapshot)
     problem = accept.refusal(serving.spec)
     if problem is not None:
         report = status.refused(snapshot, "InvalidSpec", problem)
         events = status.transitions(serving.status, report)
         return Plan(
-            scale=_scaled_as_it_is(snapshot), status=report, events=events, again_in=snapshot.settings.resync_seconds
+            create=desk.results(),
+            scale=_scaled_as_it_is(snapshot),
+            status=report,
+            events=events,
+            again_in=snapshot.settings.resync_seconds,
         )
     fleet = snapshot.fleet
-    found = _variants(snapshot, fleet)
+    found = _variants(snapshot, fleet, desk)
     steps = _rollout(snapshot, fleet, found)
     report = status.report(snapshot, fleet, steps.kept, steps.replicas)
     views = [v.view for v in steps.kept if v.view is not None]
     wakes = [view.again_in for view in views if view.again_in is not None]
     return Plan(
-        create=tuple(obj for view in views for obj in view.create),
+        create=desk.results(),
         apply=steps.apply,
         scale=steps.scale,
         measure=tuple(job for view in views for job in view.measure),
@@ -85,9 +90,8 @@ def _grace(snapshot: Snapshot) -> dt.timedelta:
     return dt.timedelta(seconds=snapshot.settings.variant_grace_seconds)
 
 
-def _variants(snapshot: Snapshot, fleet: identity.Fleet) -> list[Variant]:
+def _variants(snapshot: Snapshot, fleet: identity.Fleet, desk: ProfileDesk) -> list[Variant]:
     """Every accelerator of the fleet, then those that only a Deployment remembers."""
-    desk = ProfileDesk(snapshot)
     deployments = {d.variant: d for d in snapshot.deployments if not d.deleting}
     present = []
     for found in fleet.found:
@@ -214,7 +218,7 @@ def _ours(snapshot: Snapshot, child: Child, record: Deployment | Service) -> boo
 
 
 def _unwanted_jobs(snapshot: Snapshot, views: Iterable[ProfileView]) -> list[tuple[Child, str]]:
-    """Unfinished Jobs that this serving alone waits for and needs no more.
+    """Unfinished Jobs that this serving alone waits for and needs no more. One that has measured ends by itself.
 
     One that runs is ended by an edit of the spec only: labels and allocatable devices come and go, as when a device
     plugin restarts, and a measurement is dear.
@@ -222,10 +226,11 @@ def _unwanted_jobs(snapshot: Snapshot, views: Iterable[ProfileView]) -> list[tup
     wanted = {view.key for view in views}
     asked = profiling.requested_by(snapshot.serving)
     running = {pod.job for pod in snapshot.pods if pod.phase == "Running"}
+    measured = {pod.job for pod in snapshot.pods if has_profile(pod)}
     return [
         (Child("Job", job.name), job.uid)
         for job in snapshot.jobs
         if job.state == "Active" and not job.deleting
         and job.owners == {snapshot.serving.uid} and job.key not in wanted
-        and (job.requested_by != asked or job.uid not in running)
+        and (job.requested_by != asked or job.uid not in running) and job.uid not in measured
     ]  # fmt: skip

@@ -46,7 +46,7 @@ class Snapshot:
     pods: tuple[Pod, ...] = ()
     """Of this serving and of ``jobs``."""
     config_maps: tuple[ConfigMap, ...] = ()
-    """Profiles of its keys, of none, and those that its Deployments name; the profiler's package, where it is there."""
+    """Profiles of its keys and of its Jobs', of none, and those that its Deployments name; the profiler's package."""
     deployments: tuple[Deployment, ...] = ()
     """Of this serving."""
     services: tuple[Service, ...] = ()
@@ -73,6 +73,8 @@ class NewJob:
     key: str
     reprofile: str = ""
     """Where set, profiles without it do not count."""
+    needs: tuple[Json, ...] = ()
+    """Immutable objects that it mounts, to be made before it."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ class Plan:
     """What to do, in this order; then when to look again. An empty plan writes nothing."""
 
     create: tuple[Json, ...] = ()
-    """Immutable objects with content-derived names; one that exists is as good."""
+    """Profiles, immutable and named by their content; one that exists is as good."""
     apply: tuple[Json, ...] = ()
     scale: tuple[tuple[str, int], ...] = ()
     """(Deployment, replicas)."""

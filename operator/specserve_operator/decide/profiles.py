@@ -66,7 +66,6 @@ class ProfileView:
     message: str = ""
     stored: Stored | None = None
     """The newest usable one; may be there while another is being measured on request."""
-    create: tuple[Json, ...] = ()
     measure: tuple[NewJob, ...] = ()
     adopt: tuple[Job, ...] = ()
     delete: tuple[tuple[Child, str], ...] = ()
@@ -200,6 +199,9 @@ class ProfileDesk:
         self._snapshot = snapshot
         self._shelf = stored_profiles(snapshot.config_maps)
         self._by_name = {s.config_map: s for group in self._shelf.valid.values() for s in group}
+        self._there = {c.name for c in snapshot.config_maps}
+        self._stored_jobs = {c.job for c in snapshot.config_maps}
+        self._outcomes: dict[str, Json | Failure] = {}
 
     def named(self, config_map: str) -> Stored | None:
         """The profile in that ConfigMap."""
@@ -228,9 +230,35 @@ class ProfileDesk:
             return ProfileView(key, "Ready", stored=stored, problems=problems)
         jobs = sorted((j for j in self._snapshot.jobs if j.key == key and not j.deleting), key=lambda j: j.attempt)
         case = _Case(self._snapshot, found, inputs, used, key, wanted if stored else "", stored, problems)
-        view = case.judge(jobs[-1] if jobs else None)
+        view = self._judge(case, jobs[-1] if jobs else None)
         # Earlier attempts go when the next is there. In every round, not only in the one that starts it: it may fail.
         return replace(view, delete=(*view.delete, *_deletions(jobs[:-1])))
+
+    def _judge(self, case: _Case, last: Job | None) -> ProfileView:
+        if last is None or last.state == "Active":
+            return case.before_result(last)
+        outcome = self._outcome(last, case.inputs)
+        if isinstance(outcome, Failure):
+            return case.after_result(last, outcome)
+        if self._is_new(outcome):
+            return case.storing(last)
+        name = outcome["metadata"]["name"]
+        return case.after_result(last, _failure("ResultUnusable", f"its profile is stored as {name}, but not used."))
+
+    def results(self) -> tuple[Json, ...]:
+        """Profiles of finished Jobs that are not stored yet, whether or not anybody asks for their key just now."""
+        ended = [j for j in self._snapshot.jobs if j.state != "Active" and not j.deleting]
+        outcomes = (self._outcome(j, _inputs_of(j)) for j in ended if j.uid not in self._stored_jobs)
+        return tuple(o for o in outcomes if not isinstance(o, Failure) and self._is_new(o))
+
+    def _is_new(self, profile: Json) -> bool:
+        return profile["metadata"]["name"] not in self._there
+
+    def _outcome(self, job: Job, inputs: KeyInputs | None) -> Json | Failure:
+        """The profile of a finished Job as it is stored, or why it has none."""
+        if job.uid not in self._outcomes:
+            self._outcomes[job.uid] = _outcome_of(self._snapshot, job, inputs)
+        return self._outcomes[job.uid]
 
 
 @dataclass(frozen=True)
@@ -244,19 +272,20 @@ class _Case:
     stored: Stored | None
     problems: tuple[str, ...]
 
-    def judge(self, last: Job | None) -> ProfileView:
-        """What the newest Job of the key says."""
-        if last is None:
-            return self._start(1)
-        if last.state == "Active":
-            return self._running(last)
+    def before_result(self, last: Job | None) -> ProfileView:
+        """Without a Job, or with one that runs."""
+        return self._start(1) if last is None else self._running(last)
+
+    def storing(self, last: Job) -> ProfileView:
+        """With a Job whose profile is new."""
+        return self._view("Profiling", "Measured", f"Job {last.name}: storing its profile")
+
+    def after_result(self, last: Job, failure: Failure) -> ProfileView:
+        """With a Job that has ended, and led to no profile that is used."""
         asked = self.snapshot.serving.annotations.get(names.REPROFILE, "")
         if asked and asked != last.reprofile:
             return self._start(last.attempt + 1, after=last)
-        result = _result_of(last, self.snapshot.pods)
-        if isinstance(result, Profile):
-            return self._store(last, result)
-        return self._failed(last, result)
+        return self._failed(last, failure)
 
     def _start(self, attempt: int, after: Job | None = None, note: str = "", failures: int = 0) -> ProfileView:
         snapshot, serving = self.snapshot, self.snapshot.serving
@@ -275,15 +304,16 @@ class _Case:
             package,
             snapshot.settings.priority_class,
             why=f"{why.reason}: {why.message}",
+            inputs=self.inputs,
             failures=failures,
         )
         missing = package not in {c.name for c in snapshot.config_maps}
+        needs = (profiling.package(serving.namespace, snapshot.package),) if missing else ()
         return self._view(
             "Queued",
             why.reason,
             f"{note}{why.message}; starting Job {manifest['metadata']['name']}",
-            create=(profiling.package(serving.namespace, snapshot.package),) if missing else (),
-            measure=(NewJob(manifest, self.key, self.requested),),
+            measure=(NewJob(manifest, self.key, self.requested, needs),),
             delete=_deletions([after] if after else []),
         )
 
@@ -306,18 +336,6 @@ class _Case:
         else:
             state, stage = "Queued", f"waiting for a device: {pod.waiting or 'not scheduled yet'}"
         return self._view(state, reason, f"{why}; Job {job.name}: {stage}", adopt=() if mine else (job,))
-
-    def _store(self, job: Job, result: Profile) -> ProfileView:
-        namespace = self.snapshot.serving.namespace
-        result = result.model_copy(update={"request": _request_of(job)})
-        misfit = _misfit(result, self.inputs)
-        if misfit:
-            return self._failed(job, _failure("ResultInvalid", f"{misfit}."))
-        try:
-            manifest = profiling.profile(namespace, result, self.inputs, job.reprofile)
-        except ValueError as error:  # a table for an engine that knows none
-            return self._failed(job, _failure("ResultInvalid", f"{error}."))
-        return self._view("Profiling", "Measured", f"Job {job.name}: storing its profile", create=(manifest,))
 
     def _failed(self, job: Job, failure: Failure) -> ProfileView:
         snapshot = self.snapshot
@@ -343,14 +361,13 @@ class _Case:
         reason: str,
         message: str,
         *,
-        create: tuple[Json, ...] = (),
         measure: tuple[NewJob, ...] = (),
         adopt: tuple[Job, ...] = (),
         delete: tuple[tuple[Child, str], ...] = (),
         again_in: float | None = None,
     ) -> ProfileView:
         return ProfileView(
-            self.key, state, reason, message, self.stored, create, measure, adopt, delete, again_in, self.problems
+            self.key, state, reason, message, self.stored, measure, adopt, delete, again_in, self.problems
         )
 
 
@@ -360,6 +377,15 @@ def _request_of(job: Job) -> ProfileRequest | None:
         return ProfileRequest.model_validate_json(job.request)
     except ValidationError:
         return None
+
+
+def _inputs_of(job: Job) -> KeyInputs | None:
+    """What the key of a Job is the hash of, as it says itself; None where it does not, or says anything else."""
+    try:
+        inputs = KeyInputs.model_validate_json(job.inputs)
+    except ValidationError:
+        return None
+    return inputs if profile_key(inputs) == job.key else None
 
 
 def _deletions(jobs: Iterable[Job]) -> tuple[tuple[Child, str], ...]:
@@ -373,6 +399,27 @@ _ENDS = {
     "OOMKilled": ("OutOfMemory", "the engine ran out of memory (OOMKilled): raise its memory limit in podTemplate."),
 }
 """Why a pod ended that left no message -> reason and message."""
+
+
+def _outcome_of(snapshot: Snapshot, job: Job, inputs: KeyInputs | None) -> Json | Failure:
+    """The profile of a finished Job as it is stored, or why it has none."""
+    result = _result_of(job, snapshot.pods)
+    if isinstance(result, Failure):
+        return result
+    if inputs is None:
+        return _failure("ResultInvalid", "nobody knows what it measured.")
+    result = result.model_copy(update={"request": _request_of(job)})
+    misfit = _misfit(result, inputs)
+    try:
+        manifest = profiling.profile(snapshot.serving.namespace, result, inputs, job.reprofile, job.uid)
+    except ValueError as error:  # a table for an engine that knows none
+        misfit = misfit or str(error)
+    return _failure("ResultInvalid", f"{misfit}.") if misfit else manifest
+
+
+def has_profile(pod: Pod) -> bool:
+    """Whether a pod has ended with what claims to be a profile."""
+    return re.match(r"specserve:\d+:profile:", pod.termination) is not None
 
 
 def _result_of(job: Job, pods: Iterable[Pod]) -> Profile | Failure:

@@ -23,6 +23,9 @@ PACKAGE_MOUNT = "/specserve/package"
 KEEP_FINISHED_SECONDS = 7 * 86400
 """A finished Job is kept for its log, and for the count of attempts that the pause between them grows by."""
 
+LONGEST_INPUTS = 128 * 1024
+"""Of 256 KiB that annotations may take. More is no request of a Job either: Linux takes no longer variable."""
+
 STAY_AWAY = {
     "sidecar.istio.io/inject": "false",
     "linkerd.io/inject": "disabled",
@@ -64,11 +67,15 @@ def job(
     package_config_map: str,
     priority_class: str,
     why: str,
+    *,
+    inputs: KeyInputs,
     failures: int = 0,
 ) -> Json:
     """The Job that measures ``key`` on ``accelerator``. It holds no credentials.
 
-    ``failures``: attempts that failed one after the other before it.
+    Args:
+        inputs: what the key is the hash of.
+        failures: attempts that failed one after the other before it.
     """
     spec = serving.spec
     labels = {names.PROFILE_KEY: key}
@@ -100,6 +107,8 @@ def job(
         names.REQUESTED_BY: requested_by(serving),
         names.WHY: why,
     }
+    if len((text := inputs.to_json()).encode()) <= LONGEST_INPUTS:
+        annotations[names.KEY_INPUTS_OF_JOB] = text
     if names.REPROFILE in serving.annotations:
         annotations[names.REPROFILE] = serving.annotations[names.REPROFILE]
     return {
@@ -156,7 +165,7 @@ def _container(serving: SpeculativeServing, key: str) -> Json:
     }
 
 
-def profile(namespace: str, result: Profile, inputs: KeyInputs, reprofile: str = "") -> Json:
+def profile(namespace: str, result: Profile, inputs: KeyInputs, reprofile: str = "", job_uid: str = "") -> Json:
     """The immutable ConfigMap of a finished profile, named by its key and its content."""
     version = result.measurements.engine_version
     config = render.speculative_config(inputs.speculation, result.decision, version)
@@ -171,7 +180,7 @@ def profile(namespace: str, result: Profile, inputs: KeyInputs, reprofile: str =
         data[names.SPECULATIVE_CONFIG] = render.config_text(config)
     # A request is part of the content: what was measured for it is another object, whatever the figures.
     name = f"{result.key}-{hashlib.sha256((text + reprofile).encode()).hexdigest()[:8]}"
-    annotations = {names.REPROFILE: reprofile} if reprofile else None
+    annotations = {name: text for name, text in ((names.REPROFILE, reprofile), (names.JOB, job_uid)) if text}
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",

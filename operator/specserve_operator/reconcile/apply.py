@@ -61,14 +61,12 @@ async def carry_out(
         await attempt(f"apply {_named(obj)}", _apply_child(client, snapshot, obj, applied))
     for name, replicas in plan.scale:
         await attempt(f"scale Deployment {name}", _scale(client, space, name, replicas, applied))
-    # A Job needs the package that is made with it, and the one before it stays until it is there.
-    measured = all(created) and all(
-        [await attempt(_named(job.manifest), _measure(client, space, job)) for job in plan.measure]
-    )
+    # A Job stays until its result is stored, and the next attempt is there.
+    measured = [await attempt(_named(job.manifest), _measure(client, space, job)) for job in plan.measure]
     for running in plan.adopt:
         await attempt(f"adopt Job {running.name}", _adopt(client, snapshot.serving, running.name, running.uid))
     for child, uid in plan.delete:
-        if measured or child.kind != "Job":
+        if all(created + measured) or child.kind != "Job":
             await attempt(f"delete {child.kind} {child.name}", _delete(client, space, child, uid, applied))
     return failed
 
@@ -145,7 +143,8 @@ async def _measure(client: Client, namespace: str, job: NewJob) -> None:
     shelf = stored_profiles(ConfigMap.read(obj) for obj in page.items)
     if any(not job.reprofile or s.reprofile == job.reprofile for s in shelf.valid.get(job.key, ())):
         return
-    await _create(client, job.manifest)
+    for obj in (*job.needs, job.manifest):
+        await _create(client, obj)
 
 
 async def _adopt(client: Client, serving: SpeculativeServing, name: str, uid: str) -> None:

@@ -72,7 +72,7 @@ class Observer:
             fleet=fleet,
             jobs=jobs,
             pods=self._pods(ref, jobs),
-            config_maps=self._config_maps(ref, keys, named | {self._package_name}),
+            config_maps=self._config_maps(ref, keys | {j.key for j in jobs}, named | {self._package_name}),
             deployments=deployments,
             services=self._store.services.select("serving", ref),
             prompts=prompts,

@@ -119,8 +119,19 @@ def test_whatever_an_attempt_says_a_job_can_be_read(text: str) -> None:
 
 
 def pod(status: Json, **meta: Any) -> Pod:
-    labels = {"batch.kubernetes.io/controller-uid": "uid-of-the-job"}
-    return Pod.read({"metadata": {"name": "p", "labels": labels, **meta}, "spec": {"nodeName": "n1"}, "status": status})
+    return Pod.read({"metadata": {"name": "p", **meta}, "spec": {"nodeName": "n1"}, "status": status})
+
+
+@pytest.mark.parametrize(
+    ("owner", "job"),
+    [
+        ({"kind": "Job", "uid": "uid-of-the-job", "controller": True}, "uid-of-the-job"),
+        ({"kind": "Job", "uid": "uid-of-the-job"}, ""),
+        ({"kind": "ReplicaSet", "uid": "uid-of-the-job", "controller": True}, ""),
+    ],
+)
+def test_a_pod_is_of_the_job_that_controls_it(owner: dict[str, Any], job: str) -> None:
+    assert pod({}, ownerReferences=[owner], labels={"batch.kubernetes.io/controller-uid": "another"}).job == job
 
 
 def test_a_pod_without_a_device_tells_what_the_scheduler_says() -> None:
