@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import itertools
 import json
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.api.conftest import CRD
 from tests.api.operator_process import Link, OperatorProcess, wait_for
-from tests.api.resource import edited
-from tests.builders import PROMPTS, SERVING, profile
+from tests.api.space import Space, add_node, install_crd, restart_api_server, rests, uid, writes_in
+from tests.builders import profile
 
 from devcluster import Cluster
-from devcluster.api import ApiReader
 from devcluster.pace import patience
 from specserve_operator.api import names
 from specserve_operator.api.records import ConfigMap, Json, Ref, parse_time
@@ -30,22 +25,6 @@ from specserve_operator.store.mirror import Mirror
 pytestmark = pytest.mark.apiserver
 
 ON_L4 = "nvidia-l4-ea1e09"
-numbers = itertools.count(1)
-
-
-def install_crd(cluster: Cluster) -> None:
-    cluster.kubectl("apply", "--server-side", f"--filename={CRD}")
-    cluster.kubectl("wait", "--for=condition=Established", f"--filename={CRD}")
-
-
-def add_node(cluster: Cluster, name: str, product: str, devices: int) -> None:
-    """A Node that nobody runs: Ready, with devices."""
-    labels = {"nvidia.com/gpu.product": product}
-    cluster.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}})
-    amounts = {"nvidia.com/gpu": str(devices), "cpu": "8"}
-    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}
-    status = {"status": {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}}
-    cluster.kubectl("patch", "node", name, "--subresource=status", "--type=merge", f"--patch={json.dumps(status)}")
 
 
 @pytest.fixture(scope="module")
@@ -55,33 +34,6 @@ def plane() -> Iterator[Cluster]:
         install_crd(cluster)
         add_node(cluster, "n1", "NVIDIA-L4", 4)
         yield cluster
-
-
-class Space:
-    """A namespace with prompts, as a user of the API server sees it."""
-
-    def __init__(self, cluster: Cluster, name: str = "") -> None:
-        self.cluster, self.name = cluster, name or f"team-{next(numbers)}"
-        prompts = edited({"metadata.namespace": self.name, "metadata.uid": ""}, PROMPTS)
-        del prompts["metadata"]["uid"]
-        cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.name}}, prompts)
-
-    def serving(self, name: str = "chat", **edits: Any) -> Json:
-        spec = {f"spec.{path.replace('__', '.')}": value for path, value in edits.items()}
-        metadata = {"name": name, "namespace": self.name}
-        return edited({"metadata": metadata, **spec}, SERVING)
-
-    def all(self, kind: str) -> dict[str, Json]:
-        items = self.cluster.get(kind, f"--namespace={self.name}")["items"]
-        return {obj["metadata"]["name"]: obj for obj in items}
-
-    def status(self, name: str = "chat") -> Json:
-        status: Json = self.all("speculativeservings")[name].get("status", {})
-        return status
-
-    def condition(self, kind: str, name: str = "chat") -> Json:
-        found = (c for c in self.status(name).get("conditions", ()) if c["type"] == kind)
-        return next(found, {})
 
 
 @pytest.fixture
@@ -122,18 +74,6 @@ def test_a_serving_gets_its_job_its_service_and_its_deployment(operator: Operato
 
     wait_for("the Job in the status", lambda: job in space.condition("Profiled")["message"])
     wait_for("an end of writing, as nothing happens any more", lambda: rests(space))
-
-
-def rests(space: Space) -> bool:
-    """Whether nothing was written in a while. An operator that writes by itself never rests."""
-    before = len(writes_in(space))
-    time.sleep(2)
-    return len(writes_in(space)) == before
-
-
-def writes_in(space: Space) -> list[Json]:
-    """Events of the audit log."""
-    return [e for e in space.cluster.audit_events() if e.get("objectRef", {}).get("namespace") == space.name]
 
 
 def test_all_that_ask_for_the_same_share_one_job(operator: OperatorProcess, space: Space) -> None:
@@ -214,10 +154,6 @@ def test_what_is_deleted_is_made_again_and_what_is_edited_is_put_right(operator:
     wait_for("three replicas", lambda: space.all("deployments")[name]["spec"]["replicas"] == 3)
     space.cluster.kubectl("set", "image", where, f"deployment/{name}", "engine=other")
     wait_for("the image", lambda: "other" not in json.dumps(space.all("deployments")[name]["spec"]))
-
-
-def uid(obj: Json | None) -> str:
-    return str(obj["metadata"]["uid"]) if obj else ""
 
 
 def test_scaling_the_resource_scales_its_deployments(operator: OperatorProcess, space: Space) -> None:
@@ -380,9 +316,3 @@ def test_a_child_that_was_deleted_while_nobody_could_tell_is_no_ghost(
             assert expired
             assert expired[0].endswith("; listing anew")
         link.close()
-
-
-def restart_api_server(cluster: Cluster) -> None:
-    cluster.kill("kube-apiserver")
-    cluster.start("kube-apiserver")
-    wait_for("the API server is ready", ApiReader(cluster.kubeconfig).ready, 60)

@@ -1,0 +1,83 @@
+"""A namespace of a control plane, as a user of the API server sees it, and what else a test of the operator needs."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from typing import Any
+
+from tests.api.conftest import CRD
+from tests.api.operator_process import wait_for
+from tests.api.resource import edited
+from tests.builders import PROMPTS, SERVING
+
+from devcluster import Cluster
+from devcluster.api import ApiReader
+from specserve_operator.api.records import Json
+
+numbers = itertools.count(1)
+
+
+def install_crd(cluster: Cluster) -> None:
+    cluster.kubectl("apply", "--server-side", f"--filename={CRD}")
+    cluster.kubectl("wait", "--for=condition=Established", f"--filename={CRD}")
+
+
+def add_node(cluster: Cluster, name: str, product: str, devices: int) -> None:
+    """A Node that nobody runs: Ready, with devices."""
+    labels = {"nvidia.com/gpu.product": product}
+    cluster.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}})
+    amounts = {"nvidia.com/gpu": str(devices), "cpu": "8"}
+    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}
+    status = {"status": {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}}
+    cluster.kubectl("patch", "node", name, "--subresource=status", "--type=merge", f"--patch={json.dumps(status)}")
+
+
+class Space:
+    """A namespace with prompts, as a user of the API server sees it."""
+
+    def __init__(self, cluster: Cluster, name: str = "") -> None:
+        self.cluster, self.name = cluster, name or f"team-{next(numbers)}"
+        prompts = edited({"metadata.namespace": self.name, "metadata.uid": ""}, PROMPTS)
+        del prompts["metadata"]["uid"]
+        cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.name}}, prompts)
+
+    def serving(self, name: str = "chat", **edits: Any) -> Json:
+        spec = {f"spec.{path.replace('__', '.')}": value for path, value in edits.items()}
+        metadata = {"name": name, "namespace": self.name}
+        return edited({"metadata": metadata, **spec}, SERVING)
+
+    def all(self, kind: str) -> dict[str, Json]:
+        items = self.cluster.get(kind, f"--namespace={self.name}")["items"]
+        return {obj["metadata"]["name"]: obj for obj in items}
+
+    def status(self, name: str = "chat") -> Json:
+        status: Json = self.all("speculativeservings")[name].get("status", {})
+        return status
+
+    def condition(self, kind: str, name: str = "chat") -> Json:
+        found = (c for c in self.status(name).get("conditions", ()) if c["type"] == kind)
+        return next(found, {})
+
+
+def rests(space: Space) -> bool:
+    """Whether nothing was written in a while. An operator that writes by itself never rests."""
+    before = len(writes_in(space))
+    time.sleep(2)
+    return len(writes_in(space)) == before
+
+
+def writes_in(space: Space) -> list[Json]:
+    """Events of the audit log."""
+    return [e for e in space.cluster.audit_events() if e.get("objectRef", {}).get("namespace") == space.name]
+
+
+def uid(obj: Json | None) -> str:
+    return str(obj["metadata"]["uid"]) if obj else ""
+
+
+def restart_api_server(cluster: Cluster) -> None:
+    cluster.kill("kube-apiserver")
+    cluster.start("kube-apiserver")
+    wait_for("the API server is ready", ApiReader(cluster.kubeconfig).ready, 60)
