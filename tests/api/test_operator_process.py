@@ -230,7 +230,12 @@ def test_a_profile_that_a_gitops_tool_brought_is_served_without_measuring(
     key = job["metadata"]["labels"][names.PROFILE_KEY]
     other = Space(space.cluster)
     table = [[1, 16, 4], [17, 64, 1]]
-    config = {"method": "draft_model", "num_speculative_tokens": 4, "num_speculative_tokens_per_batch_size": table}
+    config = {
+        "method": "draft_model",
+        "model": "org/drafter",
+        "num_speculative_tokens": 4,
+        "num_speculative_tokens_per_batch_size": table,
+    }
     meta = {
         "name": "brought",
         "namespace": other.name,

@@ -75,6 +75,8 @@ class NewJob:
     """Where set, profiles without it do not count."""
     needs: tuple[Json, ...] = ()
     """Immutable objects that it mounts, to be made before it."""
+    known: frozenset[str] = frozenset()
+    """ConfigMaps that do not make it needless: they were looked at."""
 
 
 @dataclass(frozen=True)

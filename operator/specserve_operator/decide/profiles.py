@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -37,6 +37,8 @@ class Stored:
     reprofile: str = ""
     inputs: KeyInputs | None = None
     """None where somebody else put it there without them, or in another version's form."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """The speculative config as it is stored; empty where an engine drafts nothing by it."""
 
     @property
     def speculates(self) -> bool:
@@ -130,9 +132,9 @@ def _read(config_map: ConfigMap) -> Stored:
     if config_map.key and profile.key != config_map.key:
         raise ValueError(f"it is of key {profile.key}, its label says {config_map.key}")
     stored = Stored(config_map.name, profile, config_map.reprofile, _inputs(config_map))
-    if stored.speculates:
-        _check_config(config_map.data.get(names.SPECULATIVE_CONFIG), profile.decision)
-    return stored
+    if not stored.speculates:
+        return stored
+    return replace(stored, config=_config(config_map.data.get(names.SPECULATIVE_CONFIG), profile.decision))
 
 
 def _schema_version(text: str) -> int:
@@ -144,7 +146,7 @@ def _schema_version(text: str) -> int:
     return version if isinstance(version, int) else SCHEMA_VERSION
 
 
-def _check_config(text: str | None, decision: Decision) -> None:
+def _config(text: str | None, decision: Decision) -> Mapping[str, Any]:
     """Engines get this text as it is: one that does not say what was decided would crash them, or mislead people."""
     if text is None:
         raise ValueError(f"it has no {names.SPECULATIVE_CONFIG}")
@@ -155,6 +157,7 @@ def _check_config(text: str | None, decision: Decision) -> None:
     for name, value in _decided(decision).items():
         if not isinstance(config, dict) or config.get(name) != value:
             raise ValueError(f"{names.SPECULATIVE_CONFIG} does not say {name} {value}, as {names.PROFILE_JSON} does")
+    return dict(config)
 
 
 def _decided(decision: Decision) -> dict[str, Any]:
@@ -192,6 +195,39 @@ def _misfit(profile: Profile, inputs: KeyInputs) -> str:
     return ""
 
 
+def _unlike(stored: Stored, inputs: KeyInputs) -> str:
+    """Where the config that engines would get is not what is rendered for this serving of its decision; or empty."""
+    if not stored.speculates:
+        return ""
+    profile = stored.profile
+    try:
+        wanted = render.speculative_config(inputs.speculation, profile.decision, profile.measurements.engine_version)
+    except ValueError as error:
+        return str(error)
+    told, right = ({name: _json(value) for name, value in (config or {}).items()} for config in (stored.config, wanted))
+    for name in sorted({*told, *right}):
+        if told.get(name) != right.get(name):
+            said = f"says {name} {told[name][:200]}" if name in told else f"does not say {name}"
+            instead = f"{right[name]} is what this serving has" if name in right else "this serving has no such key"
+            return f"{names.SPECULATIVE_CONFIG} {said}, {instead}"
+    return ""
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+CLOCK_SKEW = dt.timedelta(minutes=5)
+"""By how much the clocks of a cluster may differ."""
+
+
+def _too_late(profile: Profile, now: dt.datetime) -> str:
+    """Why the time of a profile cannot be, or empty: the newest one wins, and this one would for ever."""
+    if profile.measured_at <= now + CLOCK_SKEW:
+        return ""
+    return f"measuredAt {format_time(profile.measured_at)} is later than now, {format_time(now)}: mend it"
+
+
 class ProfileDesk:
     """Answers for every key of one snapshot. Reads the ConfigMaps once."""
 
@@ -220,7 +256,7 @@ class ProfileDesk:
         key = profile_key(inputs)
         wanted = self._snapshot.serving.annotations.get(names.REPROFILE, "")
         kept = self._shelf.valid.get(key, ())
-        misfits = {s.config_map: why for s in kept if (why := _misfit(s.profile, inputs))}
+        misfits = {s.config_map: why for s in kept if (why := self._why_not(s, inputs))}
         fitting = [s for s in kept if s.config_map not in misfits]
         stored = next(iter(fitting), None)
         problems = tuple(f"ConfigMap {name} is no profile of this serving: {why}" for name, why in misfits.items())
@@ -233,6 +269,11 @@ class ProfileDesk:
         view = self._judge(case, jobs[-1] if jobs else None)
         # Earlier attempts go when the next is there. In every round, not only in the one that starts it: it may fail.
         return replace(view, delete=(*view.delete, *_deletions(jobs[:-1])))
+
+    def _why_not(self, stored: Stored, inputs: KeyInputs) -> str:
+        return (
+            _misfit(stored.profile, inputs) or _unlike(stored, inputs) or _too_late(stored.profile, self._snapshot.now)
+        )
 
     def _judge(self, case: _Case, last: Job | None) -> ProfileView:
         if last is None or last.state == "Active":
@@ -307,13 +348,14 @@ class _Case:
             inputs=self.inputs,
             failures=failures,
         )
+        known = frozenset(c.name for c in snapshot.config_maps)
         missing = package not in {c.name for c in snapshot.config_maps}
         needs = (profiling.package(serving.namespace, snapshot.package),) if missing else ()
         return self._view(
             "Queued",
             why.reason,
             f"{note}{why.message}; starting Job {manifest['metadata']['name']}",
-            measure=(NewJob(manifest, self.key, self.requested, needs),),
+            measure=(NewJob(manifest, self.key, self.requested, needs, known),),
             delete=_deletions([after] if after else []),
         )
 
@@ -408,7 +450,10 @@ def _outcome_of(snapshot: Snapshot, job: Job, inputs: KeyInputs | None) -> Json 
         return result
     if inputs is None:
         return _failure("ResultInvalid", "nobody knows what it measured.")
-    result = result.model_copy(update={"request": _request_of(job)})
+    # The clock of a node may be wrong.
+    late = job.finished_at is not None and bool(_too_late(result, job.finished_at))
+    at = job.finished_at if late else result.measured_at
+    result = result.model_copy(update={"request": _request_of(job), "measured_at": at})
     misfit = _misfit(result, inputs)
     try:
         manifest = profiling.profile(snapshot.serving.namespace, result, inputs, job.reprofile, job.uid)

@@ -141,7 +141,8 @@ async def _measure(client: Client, namespace: str, job: NewJob) -> None:
         return
     page = await client.list_page(CONFIG_MAPS, namespace, selector=f"{names.PROFILE_KEY}={job.key}")
     shelf = stored_profiles(ConfigMap.read(obj) for obj in page.items)
-    if any(not job.reprofile or s.reprofile == job.reprofile for s in shelf.valid.get(job.key, ())):
+    fresh = (s for s in shelf.valid.get(job.key, ()) if s.config_map not in job.known)
+    if any(not job.reprofile or s.reprofile == job.reprofile for s in fresh):
         return
     for obj in (*job.needs, job.manifest):
         await _create(client, obj)

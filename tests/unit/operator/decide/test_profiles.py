@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from tests.builders import A100, L4, PROMPTS, SERVING, edited, later, node, profile
+from tests.builders import A100, L4, PROMPTS, REMOVE, SERVING, edited, later, node, profile
 from tests.memory import World
 
 from specserve_operator.api import names
@@ -310,11 +311,14 @@ def foreign(key: str, data: dict[str, str]) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data}
 
 
+DRAFTER = {"method": "draft_model", "model": "org/drafter"}
+
+
 def texts(key: str, **decision: Any) -> dict[str, str]:
     made = profile(key, **decision)
     k = max(row.k for row in made.decision.table)
     table = [[row.first, row.last, row.k] for row in made.decision.table]
-    config = {"method": "ngram", "num_speculative_tokens": k, "num_speculative_tokens_per_batch_size": table}
+    config = {**DRAFTER, "num_speculative_tokens": k, "num_speculative_tokens_per_batch_size": table}
     return {"profile.json": made.model_dump_json(by_alias=True), "speculative-config.json": json.dumps(config)}
 
 
@@ -428,7 +432,7 @@ async def test_a_profile_for_another_engine_than_asked_for_is_not_used(
     w: World, changes: dict[str, Any], problem: str
 ) -> None:
     made = texts(key(w), **changes)
-    config = {"method": "ngram", "num_speculative_tokens": 16}
+    config = {**DRAFTER, "num_speculative_tokens": 16}
     static = {"speculative-config.json": json.dumps(config)} if "verdict" in changes else {}
     w.api.put(foreign(key(w), {**made, **static}))
 
@@ -447,6 +451,62 @@ async def test_a_result_for_another_engine_than_asked_for_is_not_stored(
     assert (found.state, found.reason) == ("Failed", "ResultInvalid")
     assert f"{problem}: measure again." in found.message
     assert w.profiles() == []
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"method": "ngram"}, 'says method "ngram", "draft_model" is what this serving has'),
+        ({"model": "org/evil"}, 'says model "org/evil", "org/drafter" is what this serving has'),
+        ({"model": REMOVE}, 'does not say model, "org/drafter" is what this serving has'),
+        ({"revision": "main"}, 'says revision "main", this serving has no such key'),
+        (
+            {"draft_sample_method": "probabilistic"},
+            'says draft_sample_method "probabilistic", this serving has no such',
+        ),
+        ({"num_speculative_tokens": 4.0}, "says num_speculative_tokens 4.0, 4 is what this serving has"),
+    ],
+)
+async def test_another_drafter_than_the_servings_own_cannot_come_by_a_profile(
+    w: World, change: dict[str, Any], problem: str
+) -> None:
+    data = texts(key(w))
+    data["speculative-config.json"] = json.dumps(edited(json.loads(data["speculative-config.json"]), change))
+    w.api.put(foreign(key(w), data))
+
+    assert (await stands(w)).state == "Queued"
+    words = f"ConfigMap from-git is no profile of this serving: speculative-config.json {problem}"
+    assert words in w.condition("Profiled")[2]
+
+
+async def test_a_profile_from_the_future_is_not_used(w: World) -> None:
+    w.api.put(foreign(key(w), texts(key(w), at=w.now + dt.timedelta(seconds=301))))
+    assert (await stands(w)).state == "Queued"
+    words = "measuredAt 2026-11-03T12:05:01Z is later than now, 2026-11-03T12:00:00Z: mend it"
+    assert words in w.condition("Profiled")[2]
+
+    w.pass_time(1)  # as far as clocks of a cluster may differ
+    assert (await stands(w)).state == "Ready"
+
+
+async def test_a_result_from_a_node_whose_clock_is_ahead_has_the_time_at_which_its_job_ended(w: World) -> None:
+    w.finish(w.jobs[0], profile(key(w), at=w.now + dt.timedelta(days=30)))
+
+    found = await stands(w)
+
+    assert (found.state, found.measured_at) == ("Ready", later(0))
+
+
+async def test_a_profile_that_cannot_be_used_keeps_no_other_from_being_measured() -> None:
+    w = World(SERVING, node("n1"))
+    await w.settle()
+    wanted = key(w)
+    w.remove("Job", w.jobs[0])
+    w.api.put(foreign(wanted, texts(wanted, rows=((1, 4, 4),))))
+
+    await w.settle()
+
+    assert w.jobs == [f"{wanted}-1"]
 
 
 @pytest.mark.parametrize("text", ["gibberish", "[]", "[" * 100000])
@@ -562,7 +622,7 @@ async def test_graphs_that_the_user_chose_are_served(w: World) -> None:
     assert "--cudagraph-capture-sizes" not in container["args"]
 
 
-ADAPTIVE = {"method": "eagle3", "num_speculative_tokens": 4, "enable_adaptive_verification": True}
+ADAPTIVE = {**DRAFTER, "num_speculative_tokens": 4, "enable_adaptive_verification": True}
 
 
 @pytest.mark.parametrize(
