@@ -162,6 +162,9 @@ def _merged(under: Any, over: Any) -> Any:
     return {**under, **{field: _merged(under.get(field), value) for field, value in over.items()}}
 
 
+_ROLLED_OUT = {"conditions": [{"type": "Progressing", "status": "True", "reason": "NewReplicaSetAvailable"}]}
+
+
 class World:
     """One namespace with a clock. What controllers and people would do is done by calling its methods."""
 
@@ -239,18 +242,24 @@ class World:
 
     # What controllers and kubelets do.
 
+    def image(self, deployment: str) -> str:
+        """Of its engine."""
+        return str(self._obj("Deployment", deployment)["spec"]["template"]["spec"]["containers"][0]["image"])
+
     def roll_out(self, *, ready: bool = True) -> None:
         """Every Deployment gets its pods."""
         for obj in self._all("Deployment"):
             count = obj["spec"]["replicas"]
             status = {"observedGeneration": obj["metadata"]["generation"], "updatedReplicas": count}
-            self.api.put({**obj, "status": {**status, "readyReplicas": count if ready else 0}})
+            self.api.put(
+                {**obj, "status": {**status, **(_ROLLED_OUT if ready else {}), "readyReplicas": count * ready}}
+            )
 
     def ready(self, deployment: str, count: int) -> None:
         """So many of its pods are ready, all of its newest template."""
         obj = self._obj("Deployment", deployment)
         status = {"observedGeneration": obj["metadata"]["generation"], "updatedReplicas": obj["spec"]["replicas"]}
-        self.api.put({**obj, "status": {**status, "readyReplicas": count}})
+        self.api.put({**obj, "status": {**obj.get("status", {}), **status, "readyReplicas": count}})
 
     def place_pods(self, deployment: str, node: str, *, ready: bool = True) -> None:
         """Its pods stand on a node."""

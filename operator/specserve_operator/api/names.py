@@ -43,6 +43,8 @@ PROFILE = f"{GROUP}/profile"
 """On a Deployment and its pod template: the profile ConfigMap behind it, or ``Static`` or ``Off`` before the first."""
 ACCELERATOR_IDENTITY = f"{GROUP}/accelerator-identity"
 """On a Deployment: JSON of the accelerator's identity, so that a variant is known when its nodes are gone."""
+REVISION = f"{GROUP}/serving-revision"
+"""On a Deployment: JSON of what it serves, so that one that is held can be placed anew: see ``manifests.serving``."""
 REPROFILE = f"{GROUP}/reprofile"
 """On a SpeculativeServing: any new value asks for a new measurement. Copied to the Job and to its profile."""
 

@@ -267,6 +267,10 @@ class Deployment:
     profile: str = ""
     accelerator: str = ""
     """JSON of the accelerator's identity."""
+    revision: str = ""
+    """What it serves, see ``names.REVISION``."""
+    served: bool = False
+    """All its pods were available once, of the template that it has now."""
     deleting: bool = False
     owners: frozenset[str] = frozenset()
     edited: bool = False
@@ -291,6 +295,8 @@ class Deployment:
             applied_hash=annotations.get(names.APPLIED_HASH, ""),
             profile=annotations.get(names.PROFILE, ""),
             accelerator=annotations.get(names.ACCELERATOR_IDENTITY, ""),
+            revision=annotations.get(names.REVISION, ""),
+            served=progressing is not None and progressing.get("reason") == "NewReplicaSetAvailable",
             deleting="deletionTimestamp" in obj["metadata"],
             owners=_owners(obj),
             edited=_edited_by_others(obj),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from specserve_operator.api import names
 from specserve_operator.api.accelerator import Accelerator
 from specserve_operator.api.records import Deployment, Json, Pod, Service, parse_time
+from specserve_operator.api.serving import SpeculativeServing
 from specserve_operator.decide import accept, identity, rollout, status, variants
 from specserve_operator.decide.model import Child, Plan, Snapshot
 from specserve_operator.decide.profiles import ProfileDesk, ProfileView, has_profile, variant_inputs
@@ -151,11 +152,14 @@ def _rollout(snapshot: Snapshot, fleet: identity.Fleet, everything: Sequence[Var
     apply: list[Json] = [] if _service_stands(snapshot) else [manifests.service(serving)]
     rolls: str | None = None
     for variant, standing in zip(able, standings, strict=True):
-        share, arm = replicas[variant.slug], variants.target(spec, variant)
-        stands = arm is None or _stands(snapshot, variant, arm)
+        made = variants.rendered(spec, variant)
+        if made is None:
+            continue
+        engine, arm = serving.model_copy(update={"spec": made[0]}), made[1]
         fresh = variant.deployment is None
-        if arm is not None and not stands and (fresh or (rolls is None and rollout.may_roll(standing, standings))):
-            apply.append(manifests.deployment(serving, variant.accelerator, arm, share))
+        stands = _stands(snapshot, engine, variant, arm)
+        if not stands and (fresh or (rolls is None and rollout.may_roll(standing, standings))):
+            apply.append(manifests.deployment(engine, variant.accelerator, arm, replicas[variant.slug]))
             rolls = rolls if fresh or not standing.ready else variant.slug
     ends = [v.missing_since + _grace(snapshot) for v in kept if v.missing_since is not None]
     return _Rollout(
@@ -192,12 +196,12 @@ def _pods(snapshot: Snapshot) -> list[Pod]:
     ]
 
 
-def _stands(snapshot: Snapshot, variant: Variant, arm: manifests.Arm) -> bool:
+def _stands(snapshot: Snapshot, serving: SpeculativeServing, variant: Variant, arm: manifests.Arm) -> bool:
     """Whether the variant's Deployment is what it would be rendered to, and nobody else edited it."""
     deployment = variant.deployment
     if deployment is None:
         return False
-    wanted = manifests.deployment_hash(snapshot.serving, variant.accelerator, arm)
+    wanted = manifests.deployment_hash(serving, variant.accelerator, arm)
     same = (deployment.applied_hash, deployment.profile) == (wanted, arm.label)
     return same and _ours(snapshot, Child("Deployment", deployment.name), deployment)
 

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from specserve_operator.api.accelerator import Accelerator
 from specserve_operator.api.records import Deployment, Pod
 from specserve_operator.api.serving import ServingSpec
+from specserve_operator.decide import accept
 from specserve_operator.decide.identity import Fleet, Found
 from specserve_operator.decide.profiles import ProfileView, Stored
 from specserve_operator.decide.rollout import Standing
-from specserve_operator.manifests.serving import Arm
+from specserve_operator.manifests.serving import Arm, held
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,33 @@ def target(spec: ServingSpec, variant: Variant) -> Arm | None:
 
 
 def holds(variant: Variant) -> bool:
-    """Whether its Deployment is worth keeping as it is while nothing better is measured."""
-    measured = variant.serving is not None or variant.outdated
-    return variant.deployment is not None and (variant.deployment.ready > 0 or measured)
+    """Whether its Deployment is worth keeping as it is while nothing better is measured.
+
+    One that served once may be unready for a moment; what never served, or has no replicas, is not worth it.
+    """
+    deployment = variant.deployment
+    if deployment is None:
+        return False
+    served = deployment.ready > 0 or (deployment.served and deployment.replicas > 0)
+    return served or variant.serving is not None or variant.outdated
+
+
+def rendered(spec: ServingSpec, variant: Variant) -> tuple[ServingSpec, Arm] | None:
+    """What a variant's Deployment is to be rendered from, and how it drafts; None: leave it as it is, or have none.
+
+    One that is held goes on with its own engine, and is placed as ``spec`` says.
+    """
+    arm = target(spec, variant)
+    if arm is not None:
+        return spec, arm
+    if variant.deployment is None or variant.found is None:  # pods without a node with their labels could not start
+        return None
+    try:
+        kept, arm = held(spec, variant.deployment.revision)
+    except ValueError:
+        return None
+    usable = arm.kind != "Profile" or variant.serving is not None or variant.outdated  # or its pods could not start
+    return (kept, arm) if usable and arm.label == variant.deployment.profile and not accept.refusal(kept) else None
 
 
 def standing(variant: Variant, pods: Sequence[Pod], fleet: Fleet, now: dt.datetime, grace: dt.timedelta) -> Standing:

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 from specserve_operator.api import names
 from specserve_operator.api.accelerator import Accelerator
 from specserve_operator.api.records import Json
-from specserve_operator.api.serving import SpeculativeServing
+from specserve_operator.api.serving import ServingSpec, SpeculativeServing
 from specserve_operator.manifests import pod, request
 from specserve_operator.manifests.common import digest, metadata, owner_reference, serving_labels
+from specserve_profiler.contract.model import canonical_json
 from specserve_profiler.dialect import render
 
 CONFIG_VARIABLE = "SPECSERVE_SPECULATIVE_CONFIG"
+
+PLACEMENT = frozenset({
+    "affinity", "imagePullSecrets", "nodeSelector", "preemptionPolicy", "priority", "priorityClassName",
+    "schedulerName", "schedulingGates", "terminationGracePeriodSeconds", "tolerations", "topologySpreadConstraints",
+})  # fmt: skip
+"""Fields of a pod's spec that say where and when it runs, not what: they reach also an engine that is held."""
+
+LONGEST_REVISION = 32_768
+"""Characters; a longer one is not kept, and such a Deployment is held as it is."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +64,35 @@ def deployment_hash(serving: SpeculativeServing, accelerator: Accelerator, arm: 
     return digest([spec, accelerator.identity(), dict(accelerator.selector), *drafts])
 
 
+def revision(spec: ServingSpec, arm: Arm) -> str:
+    """What a Deployment serves, without where its pods go, as JSON for its annotation; empty where it is too long."""
+    parts = {"model", "speculation", "engine"}
+    said = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True, include=parts)
+    said["accelerators"] = {"resource": spec.accelerators.resource, "perReplica": spec.accelerators.per_replica}
+    said["pod"] = {f: v for f, v in (spec.pod_template.get("spec") or {}).items() if f not in PLACEMENT}
+    text = canonical_json({**said, "arm": asdict(arm)})
+    return text if len(text) <= LONGEST_REVISION else ""
+
+
+def held(spec: ServingSpec, text: str) -> tuple[ServingSpec, Arm]:
+    """What a Deployment goes on serving, as ``revision`` kept it, placed as ``spec`` says now.
+
+    Raises:
+        ValueError: it was not kept, or somebody edited it.
+    """
+    try:
+        said: dict[str, Any] = json.loads(text)
+        arm, pod_spec = said.pop("arm"), said.pop("pod")
+        now = spec.model_dump(mode="json", by_alias=True)
+        pod_spec |= {f: v for f, v in (spec.pod_template.get("spec") or {}).items() if f in PLACEMENT}
+        said["accelerators"] = {**now["accelerators"], **said["accelerators"]}
+        said["podTemplate"] = {**spec.pod_template, "spec": pod_spec} if pod_spec else spec.pod_template
+        sizes = tuple(int(size) for size in arm.pop("capture_sizes"))
+        return ServingSpec.model_validate({**now, **said}), Arm(**arm, capture_sizes=sizes)
+    except (TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ValueError(f"no serving revision: {text[:200]!r}") from error
+
+
 def deployment(serving: SpeculativeServing, accelerator: Accelerator, arm: Arm, replicas: int) -> Json:
     """The Deployment of one variant."""
     spec = serving.spec
@@ -74,6 +114,7 @@ def deployment(serving: SpeculativeServing, accelerator: Accelerator, arm: Arm, 
                     names.APPLIED_HASH: deployment_hash(serving, accelerator, arm),
                     names.PROFILE: arm.label,
                     names.ACCELERATOR_IDENTITY: accelerator.to_json(),
+                    names.REVISION: revision(spec, arm),
                 },
             ),
             "ownerReferences": [owner_reference(serving, controller=True)],

@@ -181,6 +181,102 @@ async def test_what_is_held_can_be_scaled() -> None:
     assert w.deployment(ON_L4)["spec"]["template"] == template_before
 
 
+async def test_what_is_held_keeps_its_engine_and_is_placed_as_the_spec_says() -> None:
+    mine = {"name": "engine", "env": [{"name": "A", "value": "1"}], "volumeMounts": [{"name": "m", "mountPath": "/m"}]}
+    volume = {"name": "m", "persistentVolumeClaim": {"claimName": "old"}}
+    pods = {"containers": [mine], "volumes": [volume], "priorityClassName": "high"}
+    w = await profiled(podTemplate={"spec": pods})
+    before = w.deployment(ON_L4)
+
+    edit = {
+        "containers": [{**mine, "env": [{"name": "A", "value": "2"}]}],
+        "volumes": [{"name": "m", "persistentVolumeClaim": {"claimName": "new"}}],
+        "tolerations": [{"operator": "Exists"}],
+        "imagePullSecrets": [{"name": "registry"}],
+    }
+    w.edit({"spec.engine.image": "vllm/vllm-openai:v0.34.0", **template(edit, labels={"team": "nlp"})})
+    await w.settle()
+
+    after = w.deployment(ON_L4)
+    held, was = after["spec"]["template"], before["spec"]["template"]
+    assert (held["spec"]["tolerations"], held["spec"]["imagePullSecrets"]) == (
+        edit["tolerations"],
+        edit["imagePullSecrets"],
+    )
+    assert "priorityClassName" not in held["spec"]
+    assert held["metadata"]["labels"]["team"] == "nlp"
+    assert (held["spec"]["containers"], held["spec"]["volumes"]) == (was["spec"]["containers"], was["spec"]["volumes"])
+    assert after["metadata"]["annotations"][names.PROFILE] == before["metadata"]["annotations"][names.PROFILE]
+    assert len(w.jobs) == 2
+
+    w.edit({"spec.replicas": 2})
+    await w.settle()
+    assert w.deployment(ON_L4)["spec"]["template"] == held
+
+    new = next(job for job in w.jobs if w.status().accelerators[0].profile.key in job)
+    w.finish(new, profile(w.key_of(new)))
+    await w.settle()
+    pod = w.deployment(ON_L4)["spec"]["template"]["spec"]
+    assert pod["containers"][0]["image"] == "vllm/vllm-openai:v0.34.0"
+    assert edit["volumes"][0] in pod["volumes"]
+    assert env(w)["A"] == "2"
+
+
+@pytest.mark.parametrize("kept", ["", "no JSON", "[]", "{}", '{"arm": {}, "pod": {}, "accelerators": {}}'])
+async def test_what_is_held_and_not_known_whole_is_left_as_it_is(kept: str) -> None:
+    w = await profiled()
+    w.api.put(edited(w.deployment(ON_L4), {"metadata.annotations": {
+        **w.deployment(ON_L4)["metadata"]["annotations"], names.REVISION: kept,
+    }}))  # fmt: skip
+    before = w.deployment(ON_L4)["spec"]["template"]
+
+    w.edit({"spec.engine.image": "vllm/vllm-openai:v0.34.0", **template({"tolerations": [{"operator": "Exists"}]})})
+    await w.settle()
+
+    assert w.deployment(ON_L4)["spec"]["template"] == before
+
+
+async def test_what_is_held_is_not_rolled_without_its_profile() -> None:
+    w = await profiled()
+    before = w.deployment(ON_L4)["spec"]["template"]
+    w.remove("ConfigMap", w.profiles()[0])
+
+    w.edit({"spec.engine.image": "vllm/vllm-openai:v0.34.0", **template({"tolerations": [{"operator": "Exists"}]})})
+    await w.settle()
+
+    assert w.deployment(ON_L4)["spec"]["template"] == before
+
+
+async def test_held_variants_are_placed_anew_one_after_the_other() -> None:
+    w = await profiled(node("n1", devices=2), node("n2", A100, devices=2))
+
+    w.edit({"spec.engine.image": "vllm/vllm-openai:v0.34.0", **template({"tolerations": [{"operator": "Exists"}]})})
+    await w.settle()
+    pods = {name: w.deployment(name)["spec"]["template"]["spec"] for name in w.replicas()}
+    assert [name for name, pod in pods.items() if "tolerations" in pod] == [ON_A100]
+
+    w.roll_out()
+    await w.settle()
+    pods = {name: w.deployment(name)["spec"]["template"]["spec"] for name in w.replicas()}
+    assert [name for name, pod in pods.items() if "tolerations" in pod] == [ON_A100, ON_L4]
+    assert {pod["containers"][0]["image"] for pod in pods.values()} == {"vllm/vllm-openai:v0.33.0"}
+
+
+async def test_what_served_before_its_first_profile_is_held_though_it_is_unready_for_a_moment() -> None:
+    w = world()
+    await w.settle()
+    w.edit({"spec.engine.image": "vllm/vllm-openai:v0.33.1"})  # it never served: the mended image goes out at once
+    await w.settle()
+    assert w.image(ON_L4) == "vllm/vllm-openai:v0.33.1"
+
+    w.roll_out()
+    await w.settle()
+    w.ready(ON_L4, 0)
+    w.edit({"spec.engine.image": "vllm/vllm-openai:v0.34.0"})
+    await w.settle()
+    assert w.image(ON_L4) == "vllm/vllm-openai:v0.33.1"
+
+
 async def test_an_edit_of_scheduling_rolls_pods_without_measuring() -> None:
     w = await profiled()
 
