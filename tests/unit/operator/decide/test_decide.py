@@ -240,6 +240,7 @@ async def test_what_is_held_is_not_rolled_without_its_profile() -> None:
     w = await profiled()
     before = w.deployment(ON_L4)["spec"]["template"]
     w.remove("ConfigMap", w.profiles()[0])
+    w.remove("Job", w.jobs[0])  # its result would be stored again
 
     w.edit({"spec.engine.image": "vllm/vllm-openai:v0.34.0", **template({"tolerations": [{"operator": "Exists"}]})})
     await w.settle()
