@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import yaml
 from tests.builders import template
 from tests.conftest import Golden
-from tests.manifests.cases import ACCELERATOR, CASES, ON_CPU, job
+from tests.manifests.cases import ACCELERATOR, CASES, ON_CPU, deployment, job
 
+from specserve_operator.api.accelerator import Accelerator
 from specserve_operator.api.records import Json
+from specserve_operator.manifests.serving import Arm
 
 
 class Readable(yaml.SafeDumper):
@@ -103,3 +106,47 @@ def test_job_and_deployment_ask_for_the_same_devices_environment_and_files() -> 
     assert job["securityContext"] == deployment["securityContext"]
     assert [m for m in job["volumeMounts"] if m["name"] not in ours] == deployment["volumeMounts"]
     assert [e for e in job["env"] if e["name"] not in own] == [e for e in deployment["env"] if e["name"] not in own]
+
+
+def expressions(accelerator: Accelerator) -> list[Json]:
+    affinity = pod_of(deployment(Arm("Off"), accelerator))["affinity"]
+    (term,) = affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    return [e for e in term["matchExpressions"] if e["key"] != "specserve.dev/accelerator"]
+
+
+def test_nodes_that_say_nothing_of_sharing_are_not_mixed_up_with_shared_ones_of_their_product() -> None:
+    product, sharing = ("nvidia.com/mig-1g.5gb.product", "A100-MIG-1g.5gb"), "nvidia.com/mig-1g.5gb.sharing-strategy"
+    silent = Accelerator("nvidia", "A100-MIG-1g.5gb", "1g.5gb", selector=(product,))
+
+    assert expressions(silent) == [{"key": sharing, "operator": "NotIn", "values": ["mps", "time-slicing"]}]
+    assert expressions(replace(silent, selector=(product, (sharing, "none")))) == []
+    assert expressions(replace(silent, sharing="mps", selector=(product,))) == []
+    by_hand = Accelerator("manual", "lab-box", selector=(("specserve.dev/accelerator", "lab-box"),))
+    assert "affinity" not in pod_of(deployment(Arm("Off"), by_hand))
+
+
+@pytest.mark.parametrize(
+    ("pod", "own", "expected"),
+    [
+        (None, None, None),
+        ({"runAsUser": 1000}, None, True),
+        ({"runAsUser": 0}, None, None),
+        ({"runAsUser": 1000}, {"runAsUser": 0}, None),
+        (None, {"runAsUser": 1000}, True),
+        ({"runAsUser": 1000}, {"runAsNonRoot": False}, False),
+    ],
+)
+def test_an_engine_whose_user_is_not_root_may_not_become_root(pod: Any, own: Any, expected: bool | None) -> None:
+    """Engines' images run as root, so that is left to who chooses another user."""
+    made = deployment(
+        Arm("Off"), **template({"securityContext": pod, "containers": [{"name": "engine", "securityContext": own}]})
+    )
+
+    assert engine(made)["securityContext"].get("runAsNonRoot") is expected
+    assert pod_of(made)["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+
+
+def test_a_pod_template_may_choose_another_seccomp_profile() -> None:
+    made = deployment(Arm("Off"), **template({"securityContext": {"seccompProfile": {"type": "Unconfined"}}}))
+
+    assert pod_of(made)["securityContext"]["seccompProfile"] == {"type": "Unconfined"}

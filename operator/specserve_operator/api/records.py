@@ -150,6 +150,7 @@ class Job:
     deleting: bool = False
     failures: int = 0
     """Attempts that failed one after the other before it."""
+    created: dt.datetime | None = None
     inputs: str = ""
     """JSON of what its key is the hash of."""
 
@@ -176,6 +177,7 @@ class Job:
             reason=finished.get("reason", "") if finished else "",
             message=finished.get("message", "") if finished else "",
             deleting="deletionTimestamp" in obj["metadata"],
+            created=_time(obj["metadata"].get("creationTimestamp")),
         )
 
 
@@ -203,13 +205,23 @@ class Pod:
     """Why the pod or its engine container ended, in the kubelet's word: ``DeadlineExceeded``, ``OOMKilled``."""
     disrupted: bool = False
     """Preempted, evicted or lost with its node: its end says nothing about what it ran."""
+    told: str = ""
+    """What the kubelet says of the pod as a whole, such as why it was evicted."""
+    culprit: str = ""
+    """The container that it waits for, or that ended before."""
+    waits_for: str = ""
+    """Why that container waits, in the kubelet's word: ``ImagePullBackOff``."""
+    ended: str = ""
+    """How it ended the last time: ``OOMKilled``, ``exit code 1``."""
+    scheduled_since: dt.datetime | None = None
 
     @classmethod
     def read(cls, obj: Json) -> Pod:
         labels, status = _labels(obj), obj.get("status", {})
         containers = status.get("containerStatuses") or ()
         engine: Json = next((c.get("state", {}) for c in containers if c["name"] == names.ENGINE_CONTAINER), {})
-        scheduled, waiting = _condition(obj, "PodScheduled"), engine.get("waiting") or {}
+        scheduled, culprit = _condition(obj, "PodScheduled"), _culprit(status)
+        waiting: Json = (culprit.get("state") or {}).get("waiting") or engine.get("waiting") or {}
         wait = waiting.get("message") or waiting.get("reason", "")
         homeless = scheduled if scheduled is not None and scheduled["status"] == "False" else None
         if homeless is not None:
@@ -230,7 +242,33 @@ class Pod:
             termination=terminated.get("message", ""),
             reason=status.get("reason") or terminated.get("reason", ""),
             disrupted=_is_true(_condition(obj, "DisruptionTarget")),
+            told=status.get("message", ""),
+            culprit=culprit.get("name", ""),
+            waits_for=waiting.get("reason", ""),
+            ended=_end_of(culprit),
+            scheduled_since=_time(scheduled.get("lastTransitionTime")) if scheduled and homeless is None else None,
         )
+
+
+_USUAL = ("ContainerCreating", "PodInitializing")
+"""What every container waits for before it starts."""
+
+
+def _culprit(status: Json) -> Json:
+    """Status of the first container that cannot start, or ended and is not ready again; empty where none did."""
+    for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        waits = ((container.get("state") or {}).get("waiting") or {}).get("reason", "") not in ("", *_USUAL)
+        if waits or (_end_of(container) and not container.get("ready")):
+            return dict(container)
+    return {}
+
+
+def _end_of(container: Json) -> str:
+    """How a container that is started again ended, in a word."""
+    last: Json = (container.get("lastState") or {}).get("terminated") or {}
+    if not last:
+        return ""
+    return "OOMKilled" if last.get("reason") == "OOMKilled" else f"exit code {last.get('exitCode', '?')}"
 
 
 def _edited_by_others(obj: Json) -> bool:
@@ -263,6 +301,8 @@ class Deployment:
     """Its controller has seen the newest generation."""
     stalled: str = ""
     """Message of a rollout that missed its deadline."""
+    refused: str = ""
+    """Why the API server takes no pod of it: quota, policy."""
     applied_hash: str = ""
     profile: str = ""
     accelerator: str = ""
@@ -279,7 +319,7 @@ class Deployment:
     @classmethod
     def read(cls, obj: Json) -> Deployment:
         labels, annotations, status = _labels(obj), _annotations(obj), obj.get("status", {})
-        progressing = _condition(obj, "Progressing")
+        progressing, failure = _condition(obj, "Progressing"), _condition(obj, "ReplicaFailure")
         stalled = progressing is not None and progressing["status"] == "False"
         return cls(
             name=obj["metadata"]["name"],
@@ -292,6 +332,7 @@ class Deployment:
             updated=status.get("updatedReplicas", 0),
             current=status.get("observedGeneration", 0) >= obj["metadata"].get("generation", 0),
             stalled=progressing.get("message", "") if stalled and progressing else "",
+            refused=failure.get("message", "") if failure and _is_true(failure) else "",
             applied_hash=annotations.get(names.APPLIED_HASH, ""),
             profile=annotations.get(names.PROFILE, ""),
             accelerator=annotations.get(names.ACCELERATOR_IDENTITY, ""),

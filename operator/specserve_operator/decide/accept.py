@@ -17,7 +17,7 @@ Check = Callable[[ServingSpec], "str | None"]
 
 _LISTS = {**MERGE_KEYS, "envFrom": "", "nodeSelectorTerms": "", "matchExpressions": ""}
 _STRING_MAPS = frozenset({"nodeSelector", "limits", "requests", "matchLabels"})
-_OBJECTS = _STRING_MAPS | {"affinity", "nodeAffinity", "resources"}
+_OBJECTS = _STRING_MAPS | {"affinity", "nodeAffinity", "resources", "securityContext"}
 
 
 def template_has_shape(spec: ServingSpec) -> str | None:

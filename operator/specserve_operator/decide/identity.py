@@ -74,6 +74,11 @@ def upgrades_driver(labels: Labels) -> bool:
     return labels.get("nvidia.com/gpu-driver-upgrade-state", "upgrade-done") not in ("", "upgrade-done")
 
 
+def reconfigures_mig(labels: Labels) -> bool:
+    """Whether the MIG manager divides this node's devices anew, or could not: its labels may be those of before."""
+    return labels.get("nvidia.com/mig.config.state", "success") not in ("", "success")
+
+
 @dataclass(frozen=True)
 class Member:
     """What one node is to those who ask: all of it that a decision needs."""
@@ -86,7 +91,7 @@ class Member:
     """Replicas that fit on it now."""
     usable: bool
     settled: bool
-    """Usable, and its driver is not being replaced."""
+    """Usable, and neither its driver is being replaced nor its devices divided anew."""
     driver: str | None
 
 
@@ -104,7 +109,7 @@ class Found:
     usable: frozenset[str]
     """Names of its usable nodes."""
     profilable: bool
-    """A node can take a profiling Job: usable, and no driver upgrade under way."""
+    """A node can take a profiling Job: usable, and neither its driver nor its MIG partitions change."""
     driver: str | None
 
 
@@ -154,7 +159,7 @@ def judge(node: Node, spec: AcceleratorsSpec, driver_policy: str) -> Member | st
         room=_devices(node, spec.resource) // spec.per_replica,
         capacity=free // spec.per_replica if usable else 0,
         usable=usable,
-        settled=usable and not upgrades_driver(node.labels),
+        settled=usable and not (upgrades_driver(node.labels) or reconfigures_mig(node.labels)),
         driver=driver_of(node.labels, driver_policy),
     )
 

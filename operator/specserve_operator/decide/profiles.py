@@ -15,7 +15,7 @@ from specserve_operator.api import names
 from specserve_operator.api.accelerator import Accelerator
 from specserve_operator.api.records import ConfigMap, Job, Json, Pod, format_time
 from specserve_operator.api.serving import ProfileState, ServingSpec
-from specserve_operator.decide import accept
+from specserve_operator.decide import accept, faults
 from specserve_operator.decide.identity import Fleet, Found
 from specserve_operator.decide.model import Child, NewJob, Prompts, Snapshot
 from specserve_operator.decide.policies import why_measure
@@ -334,7 +334,7 @@ class _Case:
         if snapshot.prompts.problem:
             return self._view("Missing", "PromptsMissing", snapshot.prompts.problem)
         if not self.found.profilable:
-            message = f"{why.message}; waiting for a node that is Ready, schedulable and not under a driver upgrade"
+            message = f"{why.message}; waiting for a node that is Ready, schedulable and changes neither driver nor MIG"
             return self._view("Missing", "NoUsableNode", message)
         package = profiling.package_name(snapshot.package)
         manifest = profiling.job(
@@ -359,6 +359,12 @@ class _Case:
             delete=_deletions([after] if after else []),
         )
 
+    def _pod_is_made(self, job: Job) -> str:
+        """Job controllers tell of a refusal by Events alone."""
+        if job.created is None or self.snapshot.now - job.created < POD_MADE_IN:
+            return "its pod is being made"
+        return f"no pod of it was taken: a quota or a policy may refuse it: kubectl describe job {job.name}"
+
     def _running(self, job: Job) -> ProfileView:
         reason, _, why = job.why.partition(": ")
         mine = self.snapshot.serving.uid in job.owners
@@ -368,13 +374,13 @@ class _Case:
         if pod is None and any(p.termination for p in pods):
             stage = "ending"
         elif pod is None:
-            state, stage = "Queued", "its pod is being made"
+            state, stage = "Queued", self._pod_is_made(job)
         elif pod.ready:
             stage = f"measuring on {pod.node}"
         elif pod.phase == "Running" and not pod.waiting:
             stage = f"loading the model on {pod.node}"
         elif pod.node:
-            stage = f"starting on {pod.node}" + (f": {pod.waiting}" if pod.waiting else "")
+            stage = ": ".join(filter(None, (f"starting on {pod.node}", faults.why_not_ready(pod, self.snapshot.now))))
         else:
             state, stage = "Queued", f"waiting for a device: {pod.waiting or 'not scheduled yet'}"
         return self._view(state, reason, f"{why}; Job {job.name}: {stage}", adopt=() if mine else (job,))
@@ -433,6 +439,9 @@ def _inputs_of(job: Job) -> KeyInputs | None:
 def _deletions(jobs: Iterable[Job]) -> tuple[tuple[Child, str], ...]:
     return tuple((Child("Job", job.name), job.uid) for job in jobs)
 
+
+POD_MADE_IN = dt.timedelta(seconds=30)
+"""So long a Job controller may take to make a pod."""
 
 RESULT_LOST = "ResultLost"
 

@@ -7,7 +7,7 @@ from math import exp, log
 from typing import Any, Literal, NamedTuple
 
 from specserve_operator.api import names
-from specserve_operator.api.records import format_time
+from specserve_operator.api.records import Pod, format_time
 from specserve_operator.api.serving import (
     AcceleratorStatus,
     Condition,
@@ -15,7 +15,7 @@ from specserve_operator.api.serving import (
     ServingStatus,
     SpeedupStatus,
 )
-from specserve_operator.decide import accept
+from specserve_operator.decide import accept, faults
 from specserve_operator.decide.identity import Fleet
 from specserve_operator.decide.model import Event, Snapshot
 from specserve_operator.decide.profiles import Stored
@@ -24,9 +24,13 @@ from specserve_operator.manifests.common import serving_labels
 from specserve_profiler.contract.profile import Speedup, short_table
 from specserve_profiler.dialect import render
 
-MESSAGE_LENGTH, SUMMARY_LENGTH, TABLE_LENGTH, NAME_LENGTH, REASON_LENGTH = 2048, 512, 1024, 253, 64
+SUMMARY_LENGTH, TABLE_LENGTH, NAME_LENGTH, REASON_LENGTH = 512, 1024, 253, 64
 MOST_ACCELERATORS = 64
 """Bounds of the schema; what others wrote, such as annotations, may be longer."""
+MESSAGE_BYTES = 1023
+"""Of a message: Events take no more."""
+MOST_TOLD = 5
+"""Accelerators, nodes or pods that one message names; of the others it says how many there are."""
 
 
 class Finding(NamedTuple):
@@ -48,21 +52,28 @@ def report(snapshot: Snapshot, fleet: Fleet, variants: Sequence[Variant], replic
     ready = sum(v.deployment.ready for v in variants if v.deployment)
     findings = [
         Finding("Accepted", "True", "Accepted", accept.note(snapshot.serving.spec)),
-        _accelerators_found(snapshot, fleet),
+        _accelerators_found(snapshot, fleet, len(variants)),
         _profiled(variants),
         _available(snapshot, variants, ready),
         _progressing(variants),
     ]
-    ready_finding = _ready(findings)
+    ready_finding = _ready(findings, _measured_again(snapshot, variants))
     return ServingStatus(
         observed_generation=snapshot.serving.generation,
         replicas=_pods(snapshot),
         ready_replicas=ready,
         selector=_selector(snapshot),
-        summary=_cut(_summary(snapshot, variants, ready_finding, ready), SUMMARY_LENGTH),
-        accelerators=tuple(_accelerator(v, replicas) for v in variants[:MOST_ACCELERATORS]),
+        summary=cut(_summary(snapshot, variants, ready_finding, ready), SUMMARY_LENGTH),
+        accelerators=tuple(_accelerator(v, replicas) for v in _told(variants)),
         conditions=_dated(snapshot, [*findings, ready_finding]),
     )
+
+
+def _told(variants: Sequence[Variant]) -> list[Variant]:
+    """As many as the status holds. First those whose nodes are gone, for it remembers since when; then who serves."""
+    if len(variants) <= MOST_ACCELERATORS:
+        return list(variants)
+    return sorted(variants, key=lambda v: (v.missing_since is None, v.deployment is None))[:MOST_ACCELERATORS]
 
 
 def refused(snapshot: Snapshot, reason: str, problem: str) -> ServingStatus:
@@ -78,7 +89,7 @@ def refused(snapshot: Snapshot, reason: str, problem: str) -> ServingStatus:
             "replicas": _pods(snapshot),
             "ready_replicas": sum(d.ready for d in snapshot.deployments),
             "selector": _selector(snapshot),
-            "summary": _cut(problem, SUMMARY_LENGTH),
+            "summary": cut(problem, SUMMARY_LENGTH),
             "conditions": (*conditions, *kept),
         }
     )
@@ -98,7 +109,7 @@ def hindered(
     kept = tuple(c for c in report.conditions if c.type not in new)
     changed: dict[str, Any] = {"conditions": (*_dated(snapshot, findings), *kept)}
     if refused:
-        changed["summary"] = _cut(refused[0], SUMMARY_LENGTH)
+        changed["summary"] = cut(refused[0], SUMMARY_LENGTH)
     return report.model_copy(update=changed)
 
 
@@ -115,20 +126,36 @@ def _without_errors_texts(status: ServingStatus) -> ServingStatus:
     return status.model_copy(update={"conditions": conditions, "summary": "" if any(failed) else status.summary})
 
 
-def _pods(snapshot: Snapshot) -> int:
-    return sum(
-        p.serving == snapshot.serving.name and p.role == names.ROLE_SERVING
-        and p.phase in ("Pending", "Running") and not p.deleting
+def _own_pods(snapshot: Snapshot) -> list[Pod]:
+    return [
+        p
         for p in snapshot.pods
-    )  # fmt: skip
+        if p.serving == snapshot.serving.name and p.role == names.ROLE_SERVING and not p.deleting
+    ]
+
+
+def _pods(snapshot: Snapshot) -> int:
+    return sum(p.phase in ("Pending", "Running") for p in _own_pods(snapshot))
 
 
 def _selector(snapshot: Snapshot) -> str:
     return ",".join(f"{label}={value}" for label, value in sorted(serving_labels(snapshot.serving).items()))
 
 
-def _cut(text: str, length: int) -> str:
-    return text if len(text) <= length else text[: length - 1] + "…"
+def cut(text: str, most: int = MESSAGE_BYTES) -> str:
+    """A text of at most ``most`` bytes, cut at a word."""
+    encoded = text.encode()
+    if len(encoded) <= most:
+        return text
+    kept = encoded[: most - len("…".encode())].decode(errors="ignore")
+    words = kept.rpartition(" ")[0]
+    return (words if len(words) > len(kept) // 2 else kept).rstrip(" ;,:") + "…"
+
+
+def _listed(texts: Sequence[str], separator: str = "; ") -> str:
+    """The first of them, and how many more there are."""
+    more = len(texts) - MOST_TOLD
+    return separator.join([*texts[:MOST_TOLD], *([f"and {more} more"] if more > 0 else [])])
 
 
 def _dated(snapshot: Snapshot, findings: Iterable[Finding]) -> tuple[Condition, ...]:
@@ -142,19 +169,20 @@ def _dated(snapshot: Snapshot, findings: Iterable[Finding]) -> tuple[Condition, 
 
     return tuple(
         Condition(
-            type=f.type, status=f.status, reason=f.reason, message=_cut(f.message, MESSAGE_LENGTH),
+            type=f.type, status=f.status, reason=f.reason, message=cut(f.message),
             observed_generation=snapshot.serving.generation, last_transition_time=since(f),
         )
         for f in findings
     )  # fmt: skip
 
 
-def _accelerators_found(snapshot: Snapshot, fleet: Fleet) -> Finding:
+def _accelerators_found(snapshot: Snapshot, fleet: Fleet, variants: int) -> Finding:
     kind = "AcceleratorsFound"
     notes = _left_out(fleet)
     if fleet.found:
-        found = ", ".join(f"{f.accelerator.product} on {len(f.nodes)} node(s)" for f in fleet.found)
-        return Finding(kind, "True", "Found", found + (f"; left out: {notes}" if notes else ""))
+        found = _listed([f"{f.accelerator.product} on {len(f.nodes)} node(s)" for f in fleet.found], ", ")
+        cut_short = f"; this status lists {MOST_ACCELERATORS} of {variants}" if variants > MOST_ACCELERATORS else ""
+        return Finding(kind, "True", "Found", found + cut_short + (f"; left out: {notes}" if notes else ""))
     resource = snapshot.serving.spec.accelerators.resource
     if not fleet.selected:
         return Finding(kind, "False", "NoNodes", "no node has the labels of accelerators.nodeSelector")
@@ -163,7 +191,7 @@ def _accelerators_found(snapshot: Snapshot, fleet: Fleet) -> Finding:
 
 def _left_out(fleet: Fleet) -> str:
     """Why nodes cannot be used, each reason once. Not how many: a status is not rewritten for every node of a fleet."""
-    return "; ".join(f"node {n.node}{' and others' if n.others else ''} {n.reason}" for n in fleet.left_out[:5])
+    return _listed([f"node {n.node}{' and others' if n.others else ''} {n.reason}" for n in fleet.left_out])
 
 
 _STATES = ("Failed", "Missing", "Queued", "Profiling")  # the worst first
@@ -177,8 +205,8 @@ def _profiled(variants: Iterable[Variant]) -> Finding:
     for state in _STATES:
         messages = [f"{product}: {view.message}" for product, view in views if view.state == state]
         if messages:
-            return Finding("Profiled", "False", state, "; ".join([*messages, *problems]))
-    return Finding("Profiled", "True", "AllProfiled", "; ".join(problems))
+            return Finding("Profiled", "False", state, _listed([_listed(messages), *problems]))
+    return Finding("Profiled", "True", "AllProfiled", _listed(list(problems)))
 
 
 def _available(snapshot: Snapshot, variants: Sequence[Variant], ready: int) -> Finding:
@@ -187,14 +215,13 @@ def _available(snapshot: Snapshot, variants: Sequence[Variant], ready: int) -> F
         return Finding("Available", "True", "ScaledToZero")
     if ready >= wanted:
         return Finding("Available", "True", "ReplicasReady", f"{ready} of {wanted} replicas are ready")
-    stalled = [v.deployment.stalled for v in variants if v.deployment and v.deployment.stalled]
-    serving = (p for p in snapshot.pods if p.serving == snapshot.serving.name and not p.ready and p.waiting)
-    waiting = sorted({p.waiting for p in serving})
+    deployments = [v.deployment for v in variants if v.deployment]
+    refused = dict.fromkeys(faults.refusal(d.refused) for d in deployments if d.refused)
+    stalled = [d.stalled for d in deployments if d.stalled]
+    reason = "PodsRefused" if refused else "RolloutStalled" if stalled else "ReplicasMissing"
+    told = [*refused, *stalled, *faults.causes(_own_pods(snapshot), snapshot.now)]
     return Finding(
-        "Available",
-        "False",
-        "RolloutStalled" if stalled else "ReplicasMissing",
-        "; ".join([f"{ready} of {wanted} replicas are ready", *stalled, *waiting[:3]]),
+        "Available", "False", reason, f"{ready} of {wanted} replicas are ready; {_listed(told)}".rstrip("; ")
     )
 
 
@@ -205,26 +232,44 @@ def _progressing(variants: Iterable[Variant]) -> Finding:
         if variant.view is not None and variant.view.state in ("Queued", "Profiling"):
             moving.append(f"{variant.accelerator.product}: {variant.view.state.lower()}")
         elif d is not None and not (d.current and d.updated >= d.replicas and d.ready >= d.replicas):
-            moving.append(f"{variant.accelerator.product}: {d.ready} of {d.replicas} replicas ready")
+            hindered = f", {faults.refusal(d.refused)}" if d.refused else ""
+            moving.append(f"{variant.accelerator.product}: {d.ready} of {d.replicas} replicas ready{hindered}")
         elif variant.missing_since is not None:
             moving.append(f"{variant.accelerator.product}: no node has it any more")
     if moving:
-        return Finding("Progressing", "True", "Changing", "; ".join(moving))
+        return Finding("Progressing", "True", "Changing", _listed(moving))
     return Finding("Progressing", "False", "Settled")
 
 
-def _ready(findings: Iterable[Finding]) -> Finding:
+def _ready(findings: Iterable[Finding], again: str) -> Finding:
+    """``again``: what is only measured again; empty where that is not so."""
     for finding in findings:
-        if finding.type != "Progressing" and finding.status != "True":
-            return Finding("Ready", "False", finding.reason, finding.message)
-    return Finding("Ready", "True", "Serving")
+        if finding.type == "Progressing" or finding.status == "True" or (finding.type == "Profiled" and again):
+            continue
+        return Finding("Ready", "False", finding.reason, finding.message)
+    return Finding("Ready", "True", "Serving", f"measured again meanwhile: {again}" if again else "")
+
+
+_NEW_REVISION = ("EngineChanged", "ModelChanged")
+"""What serves meanwhile is not what the spec asks for."""
+
+
+def _measured_again(snapshot: Snapshot, variants: Sequence[Variant]) -> str:
+    """Accelerators that are measured while all wanted replicas serve by valid tables for what the spec asks."""
+    views = [(v.accelerator.product, v.view) for v in variants if v.view is not None and v.view.state != "Ready"]
+    if any(view.state not in ("Queued", "Profiling") or view.reason in _NEW_REVISION for _, view in views):
+        return ""
+    measured = sum(v.deployment.ready for v in variants if v.deployment and (v.serving is not None or v.outdated))
+    if measured < max(snapshot.serving.spec.replicas, 1):
+        return ""
+    return _listed([product for product, _ in views], ", ")
 
 
 def _summary(snapshot: Snapshot, variants: Iterable[Variant], ready: Finding, replicas: int) -> str:
     if ready.status != "True":
         return f"{ready.reason}: {ready.message}" if ready.message else ready.reason
     tables = [f"{v.accelerator.product}: {_what_serves(v)}" for v in variants if v.deployment]
-    return f"{replicas}/{snapshot.serving.spec.replicas} serving; " + "; ".join(tables)
+    return f"{replicas}/{snapshot.serving.spec.replicas} serving; {_listed(tables)}"
 
 
 def _what_serves(variant: Variant) -> str:
@@ -246,13 +291,13 @@ def _accelerator(variant: Variant, replicas: Mapping[str, int]) -> AcceleratorSt
     stored = variant.view.stored if variant.view else variant.serving
     return AcceleratorStatus(
         name=variant.slug,
-        product=_cut(variant.accelerator.product, NAME_LENGTH),
+        product=cut(variant.accelerator.product, NAME_LENGTH),
         nodes=len(found.nodes) if found else 0,
         capacity=found.room if found else 0,
         replicas=replicas.get(variant.slug, deployment.replicas if deployment else 0),
         ready=deployment.ready if deployment else 0,
-        serving=_cut(deployment.profile, NAME_LENGTH) if deployment else "",
-        table=_cut(short_table(stored.profile.decision.table), TABLE_LENGTH) if stored else "",
+        serving=cut(deployment.profile, NAME_LENGTH) if deployment else "",
+        table=cut(short_table(stored.profile.decision.table), TABLE_LENGTH) if stored else "",
         speedup=_speedup(stored.profile.decision.speedups) if stored else None,
         profile=_profile(variant, stored),
         missing_since=format_time(variant.missing_since) if variant.missing_since else None,
@@ -265,8 +310,8 @@ def _profile(variant: Variant, stored: Stored | None) -> ProfileStatus:
         state=view.state if view else "Ready" if stored else "Missing",
         key=view.key if view else stored.profile.key if stored else "",
         config_map=stored.config_map if stored else None,
-        reason=_cut(view.reason, REASON_LENGTH) if view else "",
-        message=_cut(view.message, MESSAGE_LENGTH) if view else "",
+        reason=cut(view.reason, REASON_LENGTH) if view else "",
+        message=cut(view.message) if view else "",
         measured_at=format_time(stored.profile.measured_at) if stored else None,
         verdict=stored.profile.decision.verdict if stored else None,
     )
@@ -290,7 +335,8 @@ def transitions(before: ServingStatus, after: ServingStatus) -> tuple[Event, ...
     old = {a.name: a for a in before.accelerators}
     for new in after.accelerators:
         events.extend(_variant_events(old.pop(new.name, None), new))
-    events += [Event("Normal", "VariantRemoved", f"{gone.product}: removed") for gone in old.values()]
+    if len(after.accelerators) < MOST_ACCELERATORS:  # else it may only have had no place
+        events += [Event("Normal", "VariantRemoved", f"{gone.product}: removed") for gone in old.values()]
     accepted = {c.type: c for c in before.conditions}.get("Accepted")
     for condition in after.conditions:
         news = accepted is None or (accepted.status, accepted.message) != (condition.status, condition.message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from specserve_operator.api import names
@@ -26,14 +27,15 @@ def render(spec: ServingSpec, accelerator: Accelerator, meta: Json, required: Js
         required: pod spec that must be there, its containers by name.
     """
     template = merge(
-        merge({"metadata": {}, "spec": _defaults()}, spec.pod_template), {"metadata": meta, "spec": required}
+        merge({"metadata": {}, "spec": _defaults(spec)}, spec.pod_template), {"metadata": meta, "spec": required}
     )
     template["spec"] = _place(merge(template["spec"], _device(spec)), spec, accelerator)
     return template
 
 
-def _defaults() -> Json:
+def _defaults(spec: ServingSpec) -> Json:
     return {
+        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 60,
@@ -55,10 +57,20 @@ def _defaults() -> Json:
                     "allowPrivilegeEscalation": False,
                     "capabilities": {"drop": ["ALL"]},
                     "readOnlyRootFilesystem": True,
+                    # Engines' images are made for root; another user is the podTemplate's to choose.
+                    **({"runAsNonRoot": True} if _user(spec) else {}),
                 },
             }
         ],
     }
+
+
+def _user(spec: ServingSpec) -> int:
+    """The engine's user as the podTemplate says it; 0 where it does not."""
+    pod = (spec.pod_template.get("spec") or {}).get("securityContext") or {}
+    own = engine_container(spec.pod_template).get("securityContext") or {}
+    user = pod.get("runAsUser") if own.get("runAsUser") is None else own["runAsUser"]
+    return user if isinstance(user, int) else 0
 
 
 def _device(spec: ServingSpec) -> Json:
@@ -76,7 +88,20 @@ def _place(pod: Json, spec: ServingSpec, accelerator: Accelerator) -> Json:
     absent = [label for label in (names.ACCELERATOR, *spec.accelerators.identity_labels) if label not in labels]
     expressions: list[Json] = [{"key": label, "operator": "DoesNotExist"} for label in absent]
     placed = merge(pod, {"nodeSelector": labels})
+    expressions += _unshared(accelerator)
     return _require(placed, expressions) if expressions else placed
+
+
+def _unshared(accelerator: Accelerator) -> list[Json]:
+    """Where its nodes say nothing of sharing: away from those of the same product whose devices are shared."""
+    labels = dict(accelerator.selector)
+    products = [label.removesuffix(".product") for label in labels if re.fullmatch(r"nvidia\.com/\S+\.product", label)]
+    says = [f"{product}.sharing-strategy" for product in products]
+    return [
+        {"key": label, "operator": "NotIn", "values": ["mps", "time-slicing"]}
+        for label in says
+        if label not in labels and not accelerator.sharing
+    ]
 
 
 def _require(pod: Json, expressions: list[Json]) -> Json:

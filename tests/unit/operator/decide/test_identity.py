@@ -186,6 +186,16 @@ def test_the_driver_of_most_nodes_counts_and_one_being_replaced_does_not() -> No
     assert only(under_way).driver == "550"
 
 
+@pytest.mark.parametrize(
+    ("state", "profilable"),
+    [("success", True), ("", True), ("pending", False), ("rebooting", False), ("failed", False)],
+)
+def test_nodes_whose_mig_partitions_change_are_not_profiled_on(state: str, profilable: bool) -> None:
+    found = only(look(node("n1", labels={"nvidia.com/mig.config.state": state})))
+
+    assert (found.profilable, found.capacity) == (profilable, 1)
+
+
 def test_nodes_labelled_by_two_releases_of_a_labeller_are_one_accelerator() -> None:
     older = node("n1", L4)
     newer = node("n2", L4, labels={"nvidia.com/gpu.sharing-strategy": "none"})

@@ -69,7 +69,7 @@ async def test_a_missing_profile_asks_for_a_job(w: World) -> None:
             },
             "n1",
             "Profiling",
-            "starting on n1: ErrImagePull",
+            "starting on n1: ErrImagePull: check engine.image and podTemplate's imagePullSecrets",
             id="no image",
         ),
         pytest.param({"phase": "Running"}, "n1", "Profiling", "loading the model on n1", id="loading"),
@@ -92,6 +92,21 @@ async def test_the_message_says_how_far_a_job_is(
     found = await stands(w)
 
     assert (found.state, found.reason, found.message) == (state, "ProfileMissing", running(job) + stage)
+
+
+async def test_a_job_whose_pod_is_refused_says_where_to_look(w: World) -> None:
+    (job,) = w.jobs
+    made = w.api.of("Job", job)
+    assert made is not None
+    w.api.put(edited(made, {"metadata.creationTimestamp": later(0)}))
+
+    w.pass_time(29)
+    assert (await stands(w)).message == running(job) + "its pod is being made"
+    w.pass_time(1)
+    found = await stands(w)
+    assert found.message == (
+        running(job) + f"no pod of it was taken: a quota or a policy may refuse it: kubectl describe job {job}"
+    )
 
 
 async def test_a_pod_that_was_lost_with_its_node_is_not_taken_for_its_successor(w: World) -> None:
@@ -772,7 +787,7 @@ async def test_no_job_starts_where_no_node_could_take_it() -> None:
 
     assert (found.state, found.reason) == ("Missing", "NoUsableNode")
     assert found.message == (
-        "no profile yet; waiting for a node that is Ready, schedulable and not under a driver upgrade"
+        "no profile yet; waiting for a node that is Ready, schedulable and changes neither driver nor MIG"
     )
     assert w.jobs == []
 

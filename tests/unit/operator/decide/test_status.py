@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.builders import A100, L4, SERVING, later, node, profile
+from tests.builders import A100, L4, SERVING, edited, later, node, profile
 from tests.memory import World
 
 from specserve_operator.api.serving import ServingStatus
+from specserve_operator.decide.status import cut
 from specserve_profiler.contract.profile import Failure
 
 ON_L4 = "chat-nvidia-l4-ea1e09"
+PRODUCT = "nvidia.com/gpu.product"
 NOTE = (
     "Model Runner V2 drafts Kmax tokens with draft_model and then cuts to K: a smaller K saves verification only, so a"
     " table gains less than it could (where the engine uses Model Runner V2; VLLM_USE_V2_MODEL_RUNNER=0 in its env"
@@ -262,8 +264,13 @@ async def test_texts_stay_within_what_the_crd_allows() -> None:
 
     status = w.status()
     assert len(status.accelerators) == 40
-    assert len(status.summary) == 512
+    assert 480 < len(status.summary.encode()) <= 512
     assert status.summary.endswith("…")
+    told = {c.type: c.message for c in status.conditions}
+    assert told["AcceleratorsFound"].endswith("-21 on 1 node(s), and 35 more")
+    assert told["Profiled"].endswith("its pod is being made; and 35 more")
+    assert told["Progressing"].endswith(": queued; and 35 more")
+    assert all(len(message.encode()) < 1024 for message in told.values())
     ServingStatus.model_validate(status.model_dump())
 
 
@@ -313,3 +320,83 @@ async def test_what_was_verified_counts_and_not_what_was_predicted(
     (accelerator,) = w.status().accelerators
     assert accelerator.speedup is not None
     assert (accelerator.speedup.over_baseline, accelerator.speedup.over_static) == (over_baseline, over_static)
+
+
+def test_a_text_is_cut_at_a_word_within_its_bytes() -> None:
+    assert cut("as it is", 8) == "as it is"
+    assert cut("one two three four", 14) == "one two…"
+    assert cut("one two; three four", 12) == "one two…"
+    assert cut("x" * 20, 10) == "xxxxxxx…"
+    assert cut("äöü" * 10, 10) == "äöü…"
+
+
+QUOTA = (
+    'pods "chat-nvidia-l4-ea1e09-6d4cf56db6-8x2lw" is forbidden: exceeded quota: gpus, requested:'
+    " requests.nvidia.com/gpu=1, used: requests.nvidia.com/gpu=2, limited: requests.nvidia.com/gpu=2"
+)
+
+
+async def test_pods_that_are_refused_at_admission_are_told_with_the_way_out(w: World) -> None:
+    await ready(w)
+    failure = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": QUOTA}
+    made = w.deployment(ON_L4)
+    w.api.put({**made, "status": {**made["status"], "readyReplicas": 2, "conditions": [failure]}})
+    await w.settle()
+
+    told = (
+        "pods are refused: exceeded quota: gpus, requested: requests.nvidia.com/gpu=1, used:"
+        " requests.nvidia.com/gpu=2, limited: requests.nvidia.com/gpu=2: raise the quota of the namespace, or ask for"
+        " less"
+    )
+    assert w.condition("Available") == ("False", "PodsRefused", f"2 of 3 replicas are ready; {told}")
+    assert w.condition("Progressing") == ("True", "Changing", f"{L4}: 2 of 3 replicas ready, {told}")
+
+
+async def test_a_served_fleet_that_is_only_measured_again_is_ready(w: World) -> None:
+    await ready(w)
+    w.edit({"metadata.annotations": {"specserve.dev/reprofile": "again"}})
+    await w.settle()
+
+    assert w.condition("Profiled")[:2] == ("False", "Queued")
+    assert w.condition("Progressing") == ("True", "Changing", f"{L4}: queued")
+    assert w.condition("Ready") == ("True", "Serving", f"measured again meanwhile: {L4}")
+    assert w.status().summary == f"3/3 serving; {L4}: 1-16:4 17-64:1"
+
+    w.api.put(node("n2", A100, devices=2))  # a new type: what serves is enough without it
+    await w.settle()
+    assert w.condition("Ready") == ("True", "Serving", f"measured again meanwhile: {A100}, {L4}")
+
+    w.ready(ON_L4, 1)
+    await w.settle()
+    assert w.condition("Ready")[0] == "False"
+
+
+async def test_with_another_engine_asked_for_what_serves_is_not_ready(w: World) -> None:
+    await ready(w)
+    w.edit({"spec.engine.image": "vllm/vllm-openai:v0.34.0"})
+    await w.settle()
+
+    assert w.condition("Ready")[:2] == ("False", "Queued")
+
+
+async def test_more_accelerators_than_a_status_holds_are_served_and_removed_all_the_same() -> None:
+    nodes = [node(f"n{i:02}", f"Tesla-{i:02}") for i in range(70)]
+    w = World(edited(SERVING, {"spec.replicas": 70}), *nodes)
+    await w.settle(rounds=12)
+
+    assert len(w.status().accelerators) == 64
+    assert sorted(set(w.replicas().values())) == [1] and len(w.replicas()) == 70
+    assert "; this status lists 64 of 70" in w.condition("AcceleratorsFound")[2]
+
+    last = max(w.replicas())
+    name = next(
+        n["metadata"]["name"] for n in nodes if last.startswith(f"chat-{n['metadata']['labels'][PRODUCT].lower()}-")
+    )
+    w.remove("Node", name)
+    await w.settle(rounds=12)
+    assert f"chat-{w.status().accelerators[0].name}" == last
+    assert w.status().accelerators[0].missing_since == later(0)
+    w.pass_time(601)
+    await w.settle(rounds=12)
+    assert last not in w.replicas()
+    assert "VariantRemoved" not in w.events()
