@@ -97,7 +97,8 @@ def test_a_job_that_is_stopped_while_it_measures_says_so_and_keeps_what_it_measu
     assert job.wait(patience(20)) == 143
     failure = read(job.log)
     assert isinstance(failure, Failure) and failure.reason == "Interrupted"
-    assert "measuring: baseline" in failure.message
+    # The stage is over as soon as it says what it took.
+    assert re.search("busy with: (measuring|stopping the engine|booting the engine): ", failure.message)
     partial = PartialProfile.model_validate_json(job.text.split(BEGIN_PARTIAL)[1].split(END_PARTIAL)[0])
     assert partial.partial.startswith("Interrupted: ")
     assert [cell.batch_size for cell in partial.measurements.baseline] == [1, 8]
