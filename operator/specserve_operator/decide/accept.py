@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from specserve_operator.api.serving import ServingSpec
@@ -18,36 +18,79 @@ Check = Callable[[ServingSpec], "str | None"]
 _LISTS = {**MERGE_KEYS, "envFrom": "", "nodeSelectorTerms": "", "matchExpressions": ""}
 _STRING_MAPS = frozenset({"nodeSelector", "limits", "requests", "matchLabels"})
 _OBJECTS = _STRING_MAPS | {"affinity", "nodeAffinity", "resources", "securityContext"}
+_NUMBERS = frozenset({"containerPort"})
+_FURTHER_KEYS = {"ports": ("protocol", "TCP"), "topologySpreadConstraints": ("whenUnsatisfiable", "")}
+"""Lists whose items the API server tells apart by one more field, with its default, than it merges them by."""
+_FREE_MAPS = frozenset({"annotations", "labels", "options", "volumeAttributes"})
+"""Where they are objects, their fields have any names."""
+DEEPEST = 32
+"""Levels below podTemplate.spec; a pod has no more than half of them."""
 
 
 def template_has_shape(spec: ServingSpec) -> str | None:
     """The CRD takes anything below podTemplate.spec, and the API server is asked only about what is made of it."""
-    return next(_faults("podTemplate.spec", spec.pod_template.get("spec") or {}), None)
+    template = spec.pod_template
+    for part in ("spec", "metadata"):
+        if not isinstance(template.get(part), dict | None):
+            return f"podTemplate.{part}: must be an object"
+    pod = template.get("spec") or {}
+    if _deeper_than(template, DEEPEST):
+        return f"podTemplate.spec: nested more than {DEEPEST} deep"
+    return next(_faults("podTemplate.spec", pod), None) or _twice_among_containers(pod)
+
+
+def _deeper_than(value: Any, levels: int) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels < 0 or any(_deeper_than(part, levels - 1) for part in inner)
 
 
 def _faults(path: str, part: dict[str, Any]) -> Iterator[str]:
     for field, value in part.items():
         where = f"{path}.{field}"
-        if value is None or path.rpartition(".")[2] in _STRING_MAPS:
+        if value is None or path.rpartition(".")[2] in _STRING_MAPS | _FREE_MAPS:
             continue
         term = field.startswith("required") and path.endswith(".nodeAffinity")
         if field in _LISTS:
-            yield from _faults_of_list(where, value, _LISTS[field])
+            yield from _faults_of_list(where, value, field)
         elif isinstance(value, dict):
             yield from _faults(where, value)
         elif field in _OBJECTS or term:
             yield f"{where}: must be an object"
 
 
-def _faults_of_list(path: str, items: Any, key: str) -> Iterator[str]:
+def _faults_of_list(path: str, items: Any, field: str) -> Iterator[str]:
+    key = _LISTS[field]
+    kind = int if key in _NUMBERS else str
     shaped = isinstance(items, list) and all(
-        isinstance(item, dict) and (not key or isinstance(item.get(key), str | int)) for item in items
+        isinstance(item, dict) and (not key or type(item.get(key)) is kind) for item in items
     )
     if not shaped:
         yield f"{path}: must be a list of objects" + (f", each with its {key}" if key else "")
         return
+    further, usual = _FURTHER_KEYS.get(field, ("", ""))
+    if key and (name := _twice((item[key], str(item.get(further) or usual)) for item in items)):
+        yield f"{path}: {key} {name} is there twice"
     for index, item in enumerate(items):
+        if field == "env" and not isinstance(item.get("value"), str | None):
+            yield f"{path}[{index}].value: must be a text: quote it"
         yield from _faults(f"{path}[{index}]", item)
+
+
+def _twice(keys: Iterable[tuple[Any, str]]) -> str:
+    """The first that comes again, or nothing."""
+    seen = set()
+    for key in keys:
+        if key in seen:
+            return str(key[0])
+        seen.add(key)
+    return ""
+
+
+def _twice_among_containers(pod: dict[str, Any]) -> str | None:
+    """A pod's containers of all kinds share their names."""
+    kinds = ("initContainers", "containers", "ephemeralContainers")
+    name = _twice((container["name"], "") for kind in kinds for container in pod.get(kind) or ())
+    return f"podTemplate.spec: two containers are called {name}" if name else None
 
 
 def config_has_shape(spec: ServingSpec) -> str | None:

@@ -139,6 +139,57 @@ def test_a_usual_spec_is_accepted() -> None:
             id="limits is a text",
         ),
         pytest.param(
+            {"podTemplate": {"spec": []}}, "podTemplate.spec: must be an object", id="spec is a list"
+        ),
+        pytest.param(
+            {"podTemplate": {"metadata": "x"}}, "podTemplate.metadata: must be an object", id="metadata is a text"
+        ),
+        pytest.param(
+            {"podTemplate": {"spec": {"containers": {}}}},
+            "podTemplate.spec.containers: must be a list of objects, each with its name",
+            id="containers is an object",
+        ),
+        pytest.param(
+            engine(env=[{"name": 5, "value": "1"}]),
+            "podTemplate.spec.containers[0].env: must be a list of objects, each with its name",
+            id="env with a number for a name",
+        ),
+        pytest.param(
+            engine(env=[{"name": "A", "value": 0}]),
+            "podTemplate.spec.containers[0].env[0].value: must be a text: quote it",
+            id="env with a number for a value",
+        ),
+        pytest.param(
+            engine(env=[{"name": "A", "value": "1"}, {"name": "B"}, {"name": "A", "value": "2"}]),
+            "podTemplate.spec.containers[0].env: name A is there twice",
+            id="env twice",
+        ),
+        pytest.param(
+            {"podTemplate": {"spec": {"containers": [{"name": "engine"}, {"name": "engine", "tty": True}]}}},
+            "podTemplate.spec.containers: name engine is there twice",
+            id="container twice",
+        ),
+        pytest.param(
+            {"podTemplate": {"spec": {"containers": [{"name": "a"}], "initContainers": [{"name": "a"}]}}},
+            "podTemplate.spec: two containers are called a",
+            id="init container called like a container",
+        ),
+        pytest.param(
+            engine(ports=[{"containerPort": 9000}, {"containerPort": 9000, "protocol": "TCP"}]),
+            "podTemplate.spec.containers[0].ports: containerPort 9000 is there twice",
+            id="port twice",
+        ),
+        pytest.param(
+            engine(ports=[{"containerPort": "9000"}]),
+            "podTemplate.spec.containers[0].ports: must be a list of objects, each with its containerPort",
+            id="port is a text",
+        ),
+        pytest.param(
+            engine(securityContext=[]),
+            "podTemplate.spec.containers[0].securityContext: must be an object",
+            id="securityContext is a list",
+        ),
+        pytest.param(
             node_affinity([]),
             "podTemplate.spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution: must be an object",
             id="node affinity written like pod affinity",
@@ -170,6 +221,15 @@ def test_refusals_name_the_field_and_the_way_out(edits: dict[str, Any], expected
             }
         },
         {"tolerations": [{"operator": "Exists"}], "unheardOf": {"field": 1}},
+        {"containers": [{"name": "a", "ports": [{"containerPort": 53, "protocol": "UDP"}, {"containerPort": 53}]}]},
+        {"volumes": [{"name": "a", "csi": {"driver": "d", "volumeAttributes": {"env": "production"}}}]},
+        {"dnsConfig": {"options": [{"name": "ndots", "value": "2"}]}},
+        {
+            "topologySpreadConstraints": [
+                {"topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"},
+                {"topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"},
+            ]
+        },
     ],
 )
 def test_what_only_looks_odd_is_left_to_the_api_server(pod_spec: dict[str, Any]) -> None:
