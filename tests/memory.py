@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import datetime as dt
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -74,12 +75,18 @@ class Memory:
         self._call()
         return copy.deepcopy(self.objects[resource.kind].get(Ref(namespace, name)))
 
+    async def get_small(self, resource: Resource, namespace: str, name: str, most: int) -> Json | None:
+        found = await self.get(resource, namespace, name)
+        if found is not None and len(json.dumps(found)) > most:
+            raise ApiError(413, "TooLarge", f"{name}: larger than {most} bytes")
+        return found
+
     async def list_page(
         self, resource: Resource, namespace: str = "", selector: str = "", more: str = "", limit: int = 500
     ) -> Page:
         self._call()
         items = [
-            copy.deepcopy(obj)
+            {"metadata": copy.deepcopy(obj["metadata"])} if resource.heads else copy.deepcopy(obj)
             for ref, obj in self.objects[resource.kind].items()
             if (not namespace or ref.namespace == namespace) and _selects(selector, obj)
         ]

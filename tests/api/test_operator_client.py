@@ -12,9 +12,10 @@ from devcluster import Cluster
 from devcluster.pace import patience
 from specserve_operator.api import names
 from specserve_operator.api.records import ConfigMap, Json, Ref
+from specserve_operator.api.stored import Unusable
 from specserve_operator.store import client as module
 from specserve_operator.store.client import CONFIG_MAPS, SERVINGS, ApiError, Client
-from specserve_operator.store.mirror import Mirror
+from specserve_operator.store.mirror import ConfigMaps
 
 pytestmark = pytest.mark.apiserver
 
@@ -221,9 +222,37 @@ async def test_an_answer_that_is_not_of_an_api_server(client: Client, monkeypatc
     assert (raised.value.status, raised.value.reason, raised.value.message) == (502, "Bad Gateway", "<html>no</html>")
 
 
+EMPTY = Unusable("it has no profile.json")
+
+
+async def test_large_objects_that_others_label_as_profiles_are_never_held(client: Client) -> None:
+    """They come neither in lists nor in watches; what is read of each is bounded."""
+    label = {names.ROLE: "profile", names.PROFILE_KEY: "specserve-k"}
+    await client.create(CONFIG_MAPS, config_map("large-1", {"profile.json": '"' * 900_000}, **label))
+    mirror = ConfigMaps()
+    running = asyncio.create_task(mirror.run(client))
+    await asyncio.wait_for(mirror.listed.wait(), patience(10))
+    heard = asyncio.Event()
+    mirror.on_change(lambda ref, before, after: heard.set() if ref.name == "large-2" else None)
+
+    await client.create(CONFIG_MAPS, config_map("large-2", {"profile.json": "<" * 900_000}, **label))
+    await asyncio.wait_for(heard.wait(), patience(10))
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+    found = {record.name: record.content for record in mirror.select("key", (SPACE, "specserve-k"))}
+    assert found == dict.fromkeys(("large-1", "large-2"), Unusable("it is larger than 128 KiB"))
+    (page,) = [await client.list_page(mirror.resource, SPACE, f"{names.PROFILE_KEY}=specserve-k")]
+    assert [sorted(obj) for obj in page.items] == [["metadata"], ["metadata"]]
+    with pytest.raises(ApiError) as raised:
+        await client.get_small(CONFIG_MAPS, SPACE, "large-1", most=100_000)
+    assert (raised.value.status, raised.value.reason) == (413, "TooLarge")
+    assert await client.get_small(CONFIG_MAPS, SPACE, "not-there", most=10_000) is None
+
+
 async def test_a_mirror_holds_what_there_is_and_tells_of_changes(client: Client) -> None:
     heard: asyncio.Queue[tuple[str, Any, Any]] = asyncio.Queue()
-    mirror = Mirror(CONFIG_MAPS, ConfigMap.read, names.ROLE)
+    mirror = ConfigMaps()
     mirror.on_change(lambda ref, before, after: heard.put_nowait((ref.name, before, after)))
     label = {names.ROLE: "profile"}
     await client.create(CONFIG_MAPS, config_map("mirrored-1", **label))
@@ -239,6 +268,6 @@ async def test_a_mirror_holds_what_there_is_and_tells_of_changes(client: Client)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 
-    one, two = ConfigMap("mirrored-1", "profile"), ConfigMap("mirrored-2", "profile")
+    one, two = (ConfigMap(name, "profile", content=EMPTY) for name in ("mirrored-1", "mirrored-2"))
     assert told == [("mirrored-1", None, one), ("mirrored-2", None, two), ("mirrored-1", one, None)]
     assert mirror.get(Ref(SPACE, "mirrored-1")) is None

@@ -18,9 +18,9 @@ from tests.builders import profile
 from devcluster import Cluster
 from devcluster.pace import patience
 from specserve_operator.api import names
-from specserve_operator.api.records import ConfigMap, Json, Ref, parse_time
-from specserve_operator.store.client import CONFIG_MAPS, Client
-from specserve_operator.store.mirror import Mirror
+from specserve_operator.api.records import Json, Ref, parse_time
+from specserve_operator.store.client import Client
+from specserve_operator.store.mirror import ConfigMaps
 
 pytestmark = pytest.mark.apiserver
 
@@ -262,7 +262,7 @@ class Listener(threading.Thread):
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
-        self.mirror = Mirror(CONFIG_MAPS, ConfigMap.read, names.ROLE)
+        self.mirror = ConfigMaps()
         self.mirror.on_change(self._hear)
         self.heard: list[str] = []
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, Literal, NamedTuple
 
-from specserve_operator.api import names
+from specserve_operator.api import names, stored
 
 Json = dict[str, Any]
 
@@ -395,7 +395,7 @@ class Serving:
 
 @dataclass(frozen=True)
 class ConfigMap:
-    """A profile, or the profiler's package (whose content is not kept)."""
+    """A profile, or what claims to be one; the profiler's package, or whatever else has our label."""
 
     name: str
     role: str
@@ -403,17 +403,26 @@ class ConfigMap:
     reprofile: str = ""
     job: str = ""
     """UID of the Job that measured it."""
-    data: Mapping[str, str] = field(default_factory=dict)
+    content: stored.Stored | stored.Unusable | None = None
+    """Of a profile."""
     deleting: bool = False
 
     @classmethod
     def read(cls, obj: Json) -> ConfigMap:
+        role, key = _labels(obj).get(names.ROLE, ""), _labels(obj).get(names.PROFILE_KEY, "")
+        name, reprofile = obj["metadata"]["name"], _annotations(obj).get(names.REPROFILE, "")
+        profile = role == names.ROLE_PROFILE
         return cls(
-            name=obj["metadata"]["name"],
-            role=_labels(obj).get(names.ROLE, ""),
-            key=_labels(obj).get(names.PROFILE_KEY, ""),
-            reprofile=_annotations(obj).get(names.REPROFILE, ""),
+            name=name,
+            role=role,
+            key=key,
+            reprofile=reprofile,
             job=_annotations(obj).get(names.JOB, ""),
-            data=obj.get("data") or {},
+            content=stored.read(name, key, reprofile, obj.get("data") or {}) if profile else None,
             deleting="deletionTimestamp" in obj["metadata"],
         )
+
+    @classmethod
+    def too_large(cls, head: Json) -> ConfigMap:
+        """From the metadata alone, where the rest is not worth reading."""
+        return replace(cls.read({"metadata": head["metadata"]}), content=stored.Unusable(stored.TOO_LARGE))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from specserve_operator.api import names
 from specserve_operator.api.accelerator import Accelerator
 from specserve_operator.api.records import ConfigMap, Job, Json, Pod, format_time
 from specserve_operator.api.serving import ProfileState, ServingSpec
+from specserve_operator.api.stored import Stored, Unusable
 from specserve_operator.decide import accept, faults
 from specserve_operator.decide.identity import Fleet, Found
 from specserve_operator.decide.model import Child, NewJob, Prompts, Snapshot
@@ -22,40 +23,9 @@ from specserve_operator.decide.policies import why_measure
 from specserve_operator.manifests import profiling, request
 from specserve_profiler.contract.key import KeyInputs, profile_key
 from specserve_profiler.contract.message import TerminationError, decode
-from specserve_profiler.contract.model import SCHEMA_VERSION
 from specserve_profiler.contract.profile import Decision, Failure, Profile
 from specserve_profiler.contract.request import ProfileRequest
 from specserve_profiler.dialect import render
-
-
-@dataclass(frozen=True)
-class Stored:
-    """A valid profile of a ConfigMap."""
-
-    config_map: str
-    profile: Profile
-    reprofile: str = ""
-    inputs: KeyInputs | None = None
-    """None where somebody else put it there without them, or in another version's form."""
-    config: Mapping[str, Any] = field(default_factory=dict)
-    """The speculative config as it is stored; empty where an engine drafts nothing by it."""
-
-    @property
-    def speculates(self) -> bool:
-        """Whether an engine that serves by it drafts at all."""
-        decision = self.profile.decision
-        if decision.verdict == "Static":
-            return decision.static_k > 0
-        if decision.verdict == "Dynamic":
-            return any(row.k for row in decision.table)
-        return decision.verdict == "Adaptive"
-
-
-@dataclass(frozen=True)
-class Outdated:
-    """A profile in another version's form: it serves on where it serves, and is measured anew."""
-
-    inputs: KeyInputs | None
 
 
 @dataclass(frozen=True)
@@ -78,12 +48,12 @@ class ProfileView:
 
 @dataclass(frozen=True)
 class Shelf:
-    """The profiles of a namespace."""
+    """Profiles by their key."""
 
     valid: dict[str, list[Stored]] = field(default_factory=dict)
     """Key -> profiles, newest first."""
-    outdated: dict[str, Outdated] = field(default_factory=dict)
-    """ConfigMap -> what is left to know."""
+    outdated: dict[str, Unusable] = field(default_factory=dict)
+    """ConfigMap -> what is left to know of a profile in another version's form."""
     problems: dict[str, list[str]] = field(default_factory=dict)
     """Key -> why ConfigMaps that claim to be profiles of it are none."""
 
@@ -92,90 +62,18 @@ def stored_profiles(config_maps: Iterable[ConfigMap]) -> Shelf:
     """Every ConfigMap that is a profile, or claims to be one."""
     shelf = Shelf()
     for config_map in config_maps:
-        if config_map.role != names.ROLE_PROFILE or config_map.deleting:
-            continue
-        try:
-            stored = _read(config_map)
-            shelf.valid.setdefault(stored.profile.key, []).append(stored)
-        except (ValueError, KeyError) as error:
-            if isinstance(error, OtherSchemaError):
-                shelf.outdated[config_map.name] = Outdated(_inputs(config_map))
+        content = None if config_map.deleting else config_map.content
+        if isinstance(content, Stored):
+            shelf.valid.setdefault(content.key, []).append(content)
+        elif isinstance(content, Unusable):
+            if content.outdated:
+                shelf.outdated[config_map.name] = content
             shelf.problems.setdefault(config_map.key, []).append(
-                f"ConfigMap {config_map.name} is no profile: {_faults(error)}"
+                f"ConfigMap {config_map.name} is no profile: {content.problem}"
             )
     for profiles in shelf.valid.values():
-        profiles.sort(key=lambda s: (s.profile.measured_at, s.config_map), reverse=True)
+        profiles.sort(key=lambda s: (s.measured_at, s.config_map), reverse=True)
     return shelf
-
-
-def _faults(error: ValueError | KeyError) -> str:
-    """The first faults, each with its field."""
-    if not isinstance(error, ValidationError):
-        return str(error)
-    faults = error.errors(include_url=False, include_context=False, include_input=False)[:2]
-    named = (f"{'.'.join(map(str, f['loc']))}: {f['msg'].removeprefix('Value error, ')}" for f in faults)
-    return "; ".join(text.removeprefix(": ")[:300] for text in named)
-
-
-class OtherSchemaError(ValueError):
-    """A profile that an older or newer specserve stored."""
-
-
-def _read(config_map: ConfigMap) -> Stored:
-    if names.PROFILE_JSON not in config_map.data:
-        raise ValueError(f"it has no {names.PROFILE_JSON}")
-    text = config_map.data[names.PROFILE_JSON]
-    version = _schema_version(text)
-    if version != SCHEMA_VERSION:
-        raise OtherSchemaError(f"schema version {version}, this operator reads {SCHEMA_VERSION}")
-    profile = Profile.model_validate_json(text)
-    if config_map.key and profile.key != config_map.key:
-        raise ValueError(f"it is of key {profile.key}, its label says {config_map.key}")
-    stored = Stored(config_map.name, profile, config_map.reprofile, _inputs(config_map))
-    if not stored.speculates:
-        return stored
-    return replace(stored, config=_config(config_map.data.get(names.SPECULATIVE_CONFIG), profile.decision))
-
-
-def _schema_version(text: str) -> int:
-    """Of a stored profile; before anything else of it, which may have another form. The current one where none is."""
-    try:
-        version = json.loads(text).get("schemaVersion", SCHEMA_VERSION)
-    except (ValueError, RecursionError, AttributeError):
-        return SCHEMA_VERSION
-    return version if isinstance(version, int) else SCHEMA_VERSION
-
-
-def _config(text: str | None, decision: Decision) -> Mapping[str, Any]:
-    """Engines get this text as it is: one that does not say what was decided would crash them, or mislead people."""
-    if text is None:
-        raise ValueError(f"it has no {names.SPECULATIVE_CONFIG}")
-    try:
-        config = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{names.SPECULATIVE_CONFIG} is no JSON: {error}") from error
-    for name, value in _decided(decision).items():
-        if not isinstance(config, dict) or config.get(name) != value:
-            raise ValueError(f"{names.SPECULATIVE_CONFIG} does not say {name} {value}, as {names.PROFILE_JSON} does")
-    return dict(config)
-
-
-def _decided(decision: Decision) -> dict[str, Any]:
-    """What a speculative config must say where an engine is to do what was decided."""
-    arm = render.decided_arm(decision)
-    if arm.kind == "Adaptive":  # Kmax is not part of a decision
-        return {render.ADAPTIVE_FIELD: True, render.TABLE_FIELD: None}
-    table = [[row.first, row.last, row.k] for row in arm.rows] or None
-    k = arm.k if arm.kind == "Static" else max(row.k for row in arm.rows)
-    return {"num_speculative_tokens": k, render.TABLE_FIELD: table}
-
-
-def _inputs(config_map: ConfigMap) -> KeyInputs | None:
-    # They only tell people what changed since: a profile without them is as good.
-    try:
-        return KeyInputs.model_validate_json(config_map.data.get(names.KEY_INPUTS, ""))
-    except ValidationError:
-        return None
 
 
 def wanted_keys(spec: ServingSpec, fleet: Fleet, prompts: Prompts) -> frozenset[str]:
@@ -186,10 +84,10 @@ def wanted_keys(spec: ServingSpec, fleet: Fleet, prompts: Prompts) -> frozenset[
     return frozenset(map(profile_key, inputs))
 
 
-def _misfit(profile: Profile, inputs: KeyInputs) -> str:
+def _misfit(decision: Decision, inputs: KeyInputs) -> str:
     """Why a profile cannot be served by, whoever wrote it: its table ends too soon, or K exceeds Kmax. Else empty."""
     try:
-        profile.decision.check_for(inputs.engine.max_num_seqs, inputs.speculation.max_tokens)
+        decision.check_for(inputs.engine.max_num_seqs, inputs.speculation.max_tokens)
     except ValueError as error:
         return str(error)
     return ""
@@ -199,9 +97,8 @@ def _unlike(stored: Stored, inputs: KeyInputs) -> str:
     """Where the config that engines would get is not what is rendered for this serving of its decision; or empty."""
     if not stored.speculates:
         return ""
-    profile = stored.profile
     try:
-        wanted = render.speculative_config(inputs.speculation, profile.decision, profile.measurements.engine_version)
+        wanted = render.speculative_config(inputs.speculation, stored.decision, stored.engine_version)
     except ValueError as error:
         return str(error)
     told, right = ({name: _json(value) for name, value in (config or {}).items()} for config in (stored.config, wanted))
@@ -221,11 +118,11 @@ CLOCK_SKEW = dt.timedelta(minutes=5)
 """By how much the clocks of a cluster may differ."""
 
 
-def _too_late(profile: Profile, now: dt.datetime) -> str:
+def _too_late(measured_at: dt.datetime, now: dt.datetime) -> str:
     """Why the time of a profile cannot be, or empty: the newest one wins, and this one would for ever."""
-    if profile.measured_at <= now + CLOCK_SKEW:
+    if measured_at <= now + CLOCK_SKEW:
         return ""
-    return f"measuredAt {format_time(profile.measured_at)} is later than now, {format_time(now)}: mend it"
+    return f"measuredAt {format_time(measured_at)} is later than now, {format_time(now)}: mend it"
 
 
 class ProfileDesk:
@@ -243,7 +140,7 @@ class ProfileDesk:
         """The profile in that ConfigMap."""
         return self._by_name.get(config_map)
 
-    def outdated(self, config_map: str) -> Outdated | None:
+    def outdated(self, config_map: str) -> Unusable | None:
         """The profile in that ConfigMap, where it is one of another schema."""
         return self._shelf.outdated.get(config_map)
 
@@ -271,9 +168,8 @@ class ProfileDesk:
         return replace(view, delete=(*view.delete, *_deletions(jobs[:-1])))
 
     def _why_not(self, stored: Stored, inputs: KeyInputs) -> str:
-        return (
-            _misfit(stored.profile, inputs) or _unlike(stored, inputs) or _too_late(stored.profile, self._snapshot.now)
-        )
+        too_late = _too_late(stored.measured_at, self._snapshot.now)
+        return _misfit(stored.decision, inputs) or _unlike(stored, inputs) or too_late
 
     def _judge(self, case: _Case, last: Job | None) -> ProfileView:
         if last is None or last.state == "Active":
@@ -460,10 +356,10 @@ def _outcome_of(snapshot: Snapshot, job: Job, inputs: KeyInputs | None) -> Json 
     if inputs is None:
         return _failure("ResultInvalid", "nobody knows what it measured.")
     # The clock of a node may be wrong.
-    late = job.finished_at is not None and bool(_too_late(result, job.finished_at))
+    late = job.finished_at is not None and bool(_too_late(result.measured_at, job.finished_at))
     at = job.finished_at if late else result.measured_at
     result = result.model_copy(update={"request": _request_of(job), "measured_at": at})
-    misfit = _misfit(result, inputs)
+    misfit = _misfit(result.decision, inputs)
     try:
         manifest = profiling.profile(snapshot.serving.namespace, result, inputs, job.reprofile, job.uid)
     except ValueError as error:  # a table for an engine that knows none

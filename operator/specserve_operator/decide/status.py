@@ -15,10 +15,10 @@ from specserve_operator.api.serving import (
     ServingStatus,
     SpeedupStatus,
 )
+from specserve_operator.api.stored import Stored
 from specserve_operator.decide import accept, faults
 from specserve_operator.decide.identity import Fleet
 from specserve_operator.decide.model import Event, Snapshot
-from specserve_operator.decide.profiles import Stored
 from specserve_operator.decide.variants import Variant
 from specserve_operator.manifests.common import serving_labels
 from specserve_profiler.contract.profile import Speedup, short_table
@@ -280,7 +280,7 @@ def _what_serves(variant: Variant) -> str:
 
 def short_table_of(stored: Stored) -> str:
     """What a profile makes an engine do, in short form."""
-    decision = stored.profile.decision
+    decision = stored.decision
     if decision.verdict in ("None", "Adaptive"):
         return str(render.decided_arm(decision))
     return short_table(decision.table) if decision.verdict == "Dynamic" else f"K={decision.static_k}"
@@ -297,8 +297,8 @@ def _accelerator(variant: Variant, replicas: Mapping[str, int]) -> AcceleratorSt
         replicas=replicas.get(variant.slug, deployment.replicas if deployment else 0),
         ready=deployment.ready if deployment else 0,
         serving=cut(deployment.profile, NAME_LENGTH) if deployment else "",
-        table=cut(short_table(stored.profile.decision.table), TABLE_LENGTH) if stored else "",
-        speedup=_speedup(stored.profile.decision.speedups) if stored else None,
+        table=cut(short_table(stored.decision.table), TABLE_LENGTH) if stored else "",
+        speedup=_speedup(stored.decision.speedups) if stored else None,
         profile=_profile(variant, stored),
         missing_since=format_time(variant.missing_since) if variant.missing_since else None,
     )
@@ -308,12 +308,12 @@ def _profile(variant: Variant, stored: Stored | None) -> ProfileStatus:
     view = variant.view
     return ProfileStatus(
         state=view.state if view else "Ready" if stored else "Missing",
-        key=view.key if view else stored.profile.key if stored else "",
+        key=view.key if view else stored.key if stored else "",
         config_map=stored.config_map if stored else None,
         reason=cut(view.reason, REASON_LENGTH) if view else "",
         message=cut(view.message) if view else "",
-        measured_at=format_time(stored.profile.measured_at) if stored else None,
-        verdict=stored.profile.decision.verdict if stored else None,
+        measured_at=format_time(stored.measured_at) if stored else None,
+        verdict=stored.decision.verdict if stored else None,
     )
 
 

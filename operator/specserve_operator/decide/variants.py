@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from specserve_operator.api.accelerator import Accelerator
 from specserve_operator.api.records import Deployment, Pod
 from specserve_operator.api.serving import ServingSpec
+from specserve_operator.api.stored import Stored
 from specserve_operator.decide import accept
 from specserve_operator.decide.identity import Fleet, Found
-from specserve_operator.decide.profiles import ProfileView, Stored
+from specserve_operator.decide.profiles import ProfileView
 from specserve_operator.decide.rollout import Standing
 from specserve_operator.manifests.serving import Arm, held
 
@@ -45,7 +46,7 @@ class Variant:
         if self.view is None or self.view.stored is None:
             return None
         stored = self.view.stored
-        return Arm("Profile", stored.config_map, stored.speculates, stored.profile.decision.capture_sizes)
+        return Arm("Profile", stored.config_map, stored.speculates, stored.decision.capture_sizes)
 
 
 def target(spec: ServingSpec, variant: Variant) -> Arm | None:

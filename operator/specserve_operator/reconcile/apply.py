@@ -7,13 +7,13 @@ from collections.abc import Awaitable, MutableMapping
 from typing import Any, NamedTuple
 
 from specserve_operator.api import names
-from specserve_operator.api.records import ConfigMap, Json, ref_of
+from specserve_operator.api.records import Json, ref_of
 from specserve_operator.api.serving import ServingStatus, SpeculativeServing
 from specserve_operator.decide.model import Child, NewJob, Plan, Snapshot
 from specserve_operator.decide.profiles import stored_profiles
 from specserve_operator.manifests.common import owner_reference
 from specserve_operator.store.client import (
-    CONFIG_MAPS,
+    CONFIG_MAP_HEADS,
     DEPLOYMENTS,
     JOBS,
     RESOURCES,
@@ -21,6 +21,7 @@ from specserve_operator.store.client import (
     ApiError,
     Client,
 )
+from specserve_operator.store.mirror import read_config_map
 
 log = logging.getLogger(__name__)
 
@@ -139,10 +140,10 @@ async def _measure(client: Client, namespace: str, job: NewJob) -> None:
     name = job.manifest["metadata"]["name"]
     if await client.get(JOBS, namespace, name) is not None:
         return
-    page = await client.list_page(CONFIG_MAPS, namespace, selector=f"{names.PROFILE_KEY}={job.key}")
-    shelf = stored_profiles(ConfigMap.read(obj) for obj in page.items)
-    fresh = (s for s in shelf.valid.get(job.key, ()) if s.config_map not in job.known)
-    if any(not job.reprofile or s.reprofile == job.reprofile for s in fresh):
+    page = await client.list_page(CONFIG_MAP_HEADS, namespace, selector=f"{names.PROFILE_KEY}={job.key}")
+    fresh = [obj for obj in page.items if obj["metadata"]["name"] not in job.known]
+    shelf = stored_profiles([await read_config_map(client, obj) for obj in fresh])
+    if any(not job.reprofile or s.reprofile == job.reprofile for s in shelf.valid.get(job.key, ())):
         return
     for obj in (*job.needs, job.manifest):
         await _create(client, obj)

@@ -56,6 +56,8 @@ class Observer:
         # From here on nothing is awaited.
         deployments = self._deployments(ref)
         keys = self._keys_of(ref, serving, fleet, prompts)
+        jobs = self._jobs(ref, serving.uid, keys)
+        keys |= {job.key for job in jobs}
         named = {d.profile for d in deployments}
         self._interests.note(
             ref,
@@ -63,7 +65,6 @@ class Observer:
             | {Interest("uid", ref.namespace, serving.uid)}
             | {Interest("name", ref.namespace, name) for name in named},
         )
-        jobs = self._jobs(ref, serving.uid, keys)
         return Snapshot(
             now=now,
             settings=self._settings,
@@ -72,7 +73,7 @@ class Observer:
             fleet=fleet,
             jobs=jobs,
             pods=self._pods(ref, jobs),
-            config_maps=self._config_maps(ref, keys | {j.key for j in jobs}, named | {self._package_name}),
+            config_maps=self._config_maps(ref, keys, named | {self._package_name}),
             deployments=deployments,
             services=self._store.services.select("serving", ref),
             prompts=prompts,

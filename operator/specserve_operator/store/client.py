@@ -16,7 +16,7 @@ import math
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote
@@ -48,6 +48,9 @@ LONGEST_RETRY_AFTER = 60.0
 _PASSING = {0, 429, 500, 502, 503, 504}
 
 
+_HEADS = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
+_ALL = "application/json"
+
 _BROKEN = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
 """What a connection that fails, or an answer that is no JSON, raises."""
 
@@ -78,6 +81,8 @@ class Resource:
     kind: str
     plural: str
     namespaced: bool = True
+    heads: bool = False
+    """Lists and watches ask for metadata alone."""
 
     def path(self, namespace: str = "", name: str = "", sub: str = "") -> str:
         """URL path of the collection (no name), of an object, or of its subresource."""
@@ -94,6 +99,7 @@ NODES = Resource("v1", "Node", "nodes", namespaced=False)
 PODS = Resource("v1", "Pod", "pods")
 SERVICES = Resource("v1", "Service", "services")
 CONFIG_MAPS = Resource("v1", "ConfigMap", "configmaps")
+CONFIG_MAP_HEADS = replace(CONFIG_MAPS, heads=True)
 EVENTS = Resource("v1", "Event", "events")
 DEPLOYMENTS = Resource("apps/v1", "Deployment", "deployments")
 JOBS = Resource("batch/v1", "Job", "jobs")
@@ -163,12 +169,26 @@ class Client:
                 return None
             raise
 
+    async def get_small(self, resource: Resource, namespace: str, name: str, most: int) -> Json | None:
+        """The object, or None where there is none.
+
+        Raises:
+            ApiError: with status 413 where it is of more than ``most`` bytes; no more than that was read.
+        """
+        try:
+            return await self._call("GET", resource.path(namespace, name), most=most)
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+
     async def list_page(
         self, resource: Resource, namespace: str = "", selector: str = "", more: str = "", limit: int = PAGE
     ) -> Page:
         """One page of a collection, over all namespaces where none is given."""
         query = {"limit": str(limit), "labelSelector": selector, "continue": more}
-        answer = await self._call("GET", resource.path(namespace), query)
+        accept = _HEADS.format("List") if resource.heads else _ALL
+        answer = await self._call("GET", resource.path(namespace), query, accept=accept)
         meta = answer["metadata"]
         return Page(answer.get("items") or [], meta["resourceVersion"], meta.get("continue", ""))
 
@@ -252,7 +272,8 @@ class Client:
         }
         timeout = aiohttp.ClientTimeout(total=self.watch_seconds + WATCH_MARGIN_SECONDS, connect=REQUEST_SECONDS)
         await self._pace.turn()
-        response = await self._send("GET", resource.path(), query, timeout=timeout)
+        accept = _HEADS.format("") if resource.heads else _ALL
+        response = await self._send("GET", resource.path(), query, timeout=timeout, accept=accept)
         try:
             async for line in response.content:
                 event = json.loads(line)
@@ -283,6 +304,9 @@ class Client:
         query: Mapping[str, str] | None = None,
         body: Json | None = None,
         content_type: str = "application/json",
+        *,
+        accept: str = _ALL,
+        most: int | None = None,
     ) -> Json:
         """One call, paced, and repeated where that may help."""
         last = time.monotonic() + RETRY_SECONDS
@@ -292,7 +316,7 @@ class Client:
                     if method != "GET" and not self.may_write():  # asked last: a process may be stopped at any point
                         why = "the Lease was not renewed in time; nothing is written"
                         raise ApiError(0, "NotLeading", f"{method} {path}: {why}")
-                    return await self._once(method, path, query, body, content_type)
+                    return await self._once(method, path, query, body, content_type, accept=accept, most=most)
             except ApiError as error:
                 wait = max(pause, error.retry_after)
                 if not _may_pass(method, error) or time.monotonic() + wait > last:
@@ -308,11 +332,14 @@ class Client:
         query: Mapping[str, str] | None = None,
         body: Json | None = None,
         content_type: str = "application/json",
+        *,
+        accept: str = _ALL,
+        most: int | None = None,
     ) -> Json:
         timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
         try:
-            response = await self._send(method, path, query or {}, body, content_type, timeout)
-            answer: Json = json.loads(await response.read())
+            response = await self._send(method, path, query or {}, body, content_type, timeout, accept)
+            answer: Json = json.loads(await (response.read() if most is None else _read_small(response, most)))
         except _BROKEN as error:
             raise ApiError(0, "Unreachable", f"{method} {path}: {error!r}") from error
         return answer
@@ -325,12 +352,13 @@ class Client:
         body: Json | None = None,
         content_type: str = "application/json",
         timeout: aiohttp.ClientTimeout | None = None,
+        accept: str = _ALL,
     ) -> aiohttp.ClientResponse:
         request = await self._api.param_serialize(
             method,
             path,
             query_params=[(key, value) for key, value in query.items() if value],
-            header_params={"Accept": "application/json", "Content-Type": content_type},
+            header_params={"Accept": accept, "Content-Type": content_type},
             body=body,
             auth_settings=["BearerToken"],
         )
@@ -352,6 +380,16 @@ def _may_pass(method: str, error: ApiError) -> bool:
     if error.reason == "Conflict":
         return method in ("POST", "PATCH")
     return error.status in _PASSING and error.reason != "NotLeading"
+
+
+async def _read_small(response: aiohttp.ClientResponse, most: int) -> bytes:
+    text = b""
+    while part := await response.content.read(most + 1 - len(text)):
+        text += part
+        if len(text) > most:
+            response.close()
+            raise ApiError(413, "TooLarge", f"{response.url.path}: larger than {most} bytes")
+    return text
 
 
 async def _refusal(response: aiohttp.ClientResponse) -> ApiError:

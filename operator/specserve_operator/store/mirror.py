@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from specserve_operator.api import names
 from specserve_operator.api.records import ConfigMap, Deployment, Job, Json, Node, Pod, Ref, Service, Serving, ref_of
+from specserve_operator.api.stored import MOST_BYTES
 from specserve_operator.store import client as api
 from specserve_operator.store.client import ApiError, Client, Resource
 
@@ -27,6 +28,8 @@ Index = Callable[[Ref, Any], Iterable[Hashable]]
 """(ref, record) -> the values that it has."""
 
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 0.5, 10.0
+MOST_JSON_BYTES = 4 * MOST_BYTES
+"""Of a profile's ConfigMap as the API server sends it: in its JSON most texts are longer."""
 SHORT_SECONDS = 1.0
 """A watch that ends sooner was ended by something between us and the API server, which would do so again at once."""
 
@@ -112,8 +115,9 @@ class Mirror(Generic[R]):
             self._version = await self._list(client)
             self._heard()
         async for kind, obj in client.watch(self.resource, self._version, self._selector):
+            record = await self._complete(client, obj) if kind in ("ADDED", "MODIFIED") else None
             self._version = obj["metadata"]["resourceVersion"]
-            self._hear(kind, obj)
+            self._hear(kind, obj, record)
             self._heard()
 
     def _heard(self) -> None:
@@ -136,7 +140,7 @@ class Mirror(Generic[R]):
             page = await client.list_page(self.resource, selector=self._selector, more=more, limit=self._page)
             for obj in page.items:
                 gone.discard(ref_of(obj))
-                self._set(ref_of(obj), self._read(obj))
+                self._hear("ADDED", obj, await self._complete(client, obj))
             self._tried_at = time.monotonic()
             more = page.more
             if not more:
@@ -146,9 +150,13 @@ class Mirror(Generic[R]):
         self.listed.set()
         return page.resource_version
 
-    def _hear(self, kind: str, obj: Json) -> None:
+    async def _complete(self, client: Client, obj: Json) -> R | None:
+        """The record, where more than ``obj`` is needed for it."""
+        return None
+
+    def _hear(self, kind: str, obj: Json, record: R | None = None) -> None:
         if kind in ("ADDED", "MODIFIED"):
-            self._set(ref_of(obj), self._read(obj))
+            self._set(ref_of(obj), record or self._read(obj))
         elif kind == "DELETED":
             self._set(ref_of(obj), None)
 
@@ -171,6 +179,44 @@ class Mirror(Generic[R]):
 
     def _places(self, ref: Ref, record: R) -> Iterator[tuple[str, Hashable]]:
         return ((name, value) for name, values in self._indexes.items() for value in set(values(ref, record)))
+
+
+class ConfigMaps(Mirror[ConfigMap]):
+    """ConfigMaps of ours, by their metadata. The content of a profile is read once, up to a limit, and never held.
+
+    So large ones that others have labelled as profiles come neither in lists nor in watches.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(api.CONFIG_MAP_HEADS, ConfigMap.read, names.ROLE, indexes={"key": by_key})
+        self._versions: dict[Ref, str] = {}
+
+    async def _complete(self, client: Client, obj: Json) -> ConfigMap | None:
+        ref, version = ref_of(obj), obj["metadata"]["resourceVersion"]
+        held = self.get(ref)
+        if held is not None and self._versions.get(ref) == version:
+            return held
+        record = await read_config_map(client, obj)
+        self._versions[ref] = version
+        return record
+
+    def _set(self, ref: Ref, after: ConfigMap | None) -> None:
+        if after is None:
+            self._versions.pop(ref, None)
+        super()._set(ref, after)
+
+
+async def read_config_map(client: Client, head: Json) -> ConfigMap:
+    """The record of a ConfigMap whose metadata is known; of a profile the content is read, up to a limit."""
+    if ConfigMap.read(head).role != names.ROLE_PROFILE:
+        return ConfigMap.read(head)
+    try:
+        found = await client.get_small(api.CONFIG_MAPS, *ref_of(head), most=MOST_JSON_BYTES)
+    except ApiError as error:
+        if error.status != 413:
+            raise
+        return ConfigMap.too_large(head)
+    return ConfigMap.read(found or head)  # one that is gone meanwhile is told to be
 
 
 def by_serving(ref: Ref, record: Pod | Deployment | Service) -> Iterable[Hashable]:
@@ -219,7 +265,7 @@ class Store:
             ),
             deployments=Mirror(api.DEPLOYMENTS, Deployment.read, ours, indexes=serving),
             services=Mirror(api.SERVICES, Service.read, ours, indexes=serving),
-            config_maps=Mirror(api.CONFIG_MAPS, ConfigMap.read, ours, indexes={"key": by_key}),
+            config_maps=ConfigMaps(),
             servings=Mirror(api.SERVINGS, Serving.read),
         )
 

@@ -399,7 +399,10 @@ async def test_what_is_no_profile_is_not_used_and_is_told_even_when_there_is_a_g
         ("profile.json", {"decision__staticK": -1}, "decision.staticK: Input should be greater than or equal to 0"),
         ("profile.json", {"decision__staticK": 99}, "decision.staticK: Input should be less than or equal to 16"),
         ("profile.json", {"decision__table": []}, "decision.table: Tuple should have at least 1 item"),
-        ("profile.json", {"decision__speedups": [[]] * 50_000}, "decision.speedups.0: Input should be an object"),
+        ("profile.json", {"decision__speedups": [[]] * 50}, "decision.speedups.0: Input should be an object"),
+        ("profile.json", {"decision__speedups": [[]] * 5_000}, "it has 5000 faults"),
+        ("profile.json", {"decision__speedups": [[]] * 20_000}, "it has more than 10000 values"),
+        ("profile.json", {"decision__speedups": [[]] * 50_000}, "it is larger than 128 KiB"),
         (
             "profile.json",
             {"measurements__baseline": [{"batchSize": 1, "blocks": 4, "itlMs": {"mean": 0}}]},
@@ -410,7 +413,8 @@ async def test_what_is_no_profile_is_not_used_and_is_told_even_when_there_is_a_g
             {"measurements__grid": [{"batchSize": 10**30, "k": 1, "itlMs": 9}]},
             "measurements.grid.0.batchSize: Input should be less than or equal to 65536",
         ),
-        ("profile.json", {"measurements__device": "L4" * 100_000}, "measurements.device: String should have at most"),
+        ("profile.json", {"measurements__device": "L4" * 10_000}, "measurements.device: String should have at most"),
+        ("profile.json", {"measurements__device": "L4" * 100_000}, "it is larger than 128 KiB"),
         (
             "speculative-config.json",
             {"num_speculative_tokens": 3},

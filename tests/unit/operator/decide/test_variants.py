@@ -17,7 +17,7 @@ from specserve_operator.decide.variants import Variant, retired, target
 from specserve_operator.manifests.serving import Arm
 
 ACCELERATOR = Accelerator("nvidia", L4)
-FOUND = Found(ACCELERATOR, ("n1",), 4, 4, frozenset({"n1"}), profilable=True, driver=None)
+FOUND = Found(ACCELERATOR, frozenset({"n1"}), 4, 4, frozenset({"n1"}), profilable=True, driver=None)
 SERVES = Deployment("chat-x", "chat", ACCELERATOR.slug, generation=1, replicas=2, ready=1, profile="Static")
 
 
@@ -29,7 +29,8 @@ def variant(stored: Stored | None = None, **changes: Any) -> Variant:
 
 
 def stored(**decision: Any) -> Stored:
-    return Stored("specserve-k-1", profile("specserve-k", **decision))
+    found = profile("specserve-k", **decision)
+    return Stored("specserve-k-1", found.key, found.measured_at, found.decision)
 
 
 @pytest.mark.parametrize(("before", "expected"), [("Static", Arm("Static")), ("Off", Arm("Off")), ("Wait", None)])

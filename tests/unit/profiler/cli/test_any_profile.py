@@ -109,7 +109,9 @@ def test_the_operator_stores_and_reads_it(profile: Profile) -> None:
     shelf = stored_profiles([ConfigMap.read(json.loads(json.dumps(profiling.profile(NAMESPACE, profile, inputs))))])
 
     assert shelf.problems == {}
-    assert [stored.profile for stored in shelf.valid["specserve-0123456789ab"]] == [profile]
+    assert [(s.decision, s.measured_at) for s in shelf.valid["specserve-0123456789ab"]] == [
+        (profile.decision, profile.measured_at)
+    ]
 
 
 def _of(profile: Profile, **changes: Any) -> Any:

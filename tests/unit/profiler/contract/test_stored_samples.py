@@ -88,5 +88,5 @@ def test_a_profile_that_the_operator_stored_is_used_from_its_config_map() -> Non
 
     assert shelf.problems == {} and shelf.outdated == {}
     ((stored,),) = shelf.valid.values()
-    assert stored.inputs is not None and profile_key(stored.inputs) == stored.profile.key == config_map.key
+    assert stored.inputs is not None and profile_key(stored.inputs) == stored.key == config_map.key
     assert json.loads(text("configmap.json"))["metadata"]["namespace"] == NAMESPACE
