@@ -1,7 +1,6 @@
 """The one place that speaks HTTP to the API server: plain JSON objects in and out, a timeout on every call.
 
-A call whose answer may be another one a moment later is repeated a few times, and all calls are paced; those to Leases
-are neither, for the election has its own times.
+A call whose answer may be another one a moment later is repeated a few times. All are paced but those to Leases.
 
 Built on ``kubernetes.aio``'s ApiClient (authentication, TLS, token refresh). Its typed models are not used: they refuse
 fields that they do not know.
@@ -10,6 +9,7 @@ fields that they do not know.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import math
@@ -161,9 +161,8 @@ class Client:
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Json | None:
         """The object, or None where there is none."""
-        call = self._once if resource is LEASES else self._call
         try:
-            return await call("GET", resource.path(namespace, name))
+            return await self._call("GET", resource.path(namespace, name), election=resource is LEASES)
         except ApiError as error:
             if error.status == 404:
                 return None
@@ -294,8 +293,7 @@ class Client:
         body: Json | None = None,
         content_type: str = "application/json",
     ) -> Json:
-        call = self._once if resource is LEASES else self._call
-        return await call(method, path, query, body, content_type)
+        return await self._call(method, path, query, body, content_type, election=resource is LEASES)
 
     async def _call(
         self,
@@ -307,19 +305,22 @@ class Client:
         *,
         accept: str = _ALL,
         most: int | None = None,
+        election: bool = False,
     ) -> Json:
-        """One call, paced, and repeated where that may help."""
+        """One call, repeated where that may help; paced, and a write made only while leading, but for the election."""
         last = time.monotonic() + RETRY_SECONDS
         for pause in (*RETRY_PAUSES, math.inf):
             try:
-                async with self._pace:
-                    if method != "GET" and not self.may_write():  # asked last: a process may be stopped at any point
+                async with contextlib.nullcontext() if election else self._pace:
+                    # Asked last: a process may be stopped at any point.
+                    if not (election or method == "GET" or self.may_write()):
                         why = "the Lease was not renewed in time; nothing is written"
                         raise ApiError(0, "NotLeading", f"{method} {path}: {why}")
                     return await self._once(method, path, query, body, content_type, accept=accept, most=most)
             except ApiError as error:
                 wait = max(pause, error.retry_after)
-                if not _may_pass(method, error) or time.monotonic() + wait > last:
+                hopeless = not _may_pass(method, error) or (election and error.reason == "Conflict")
+                if hopeless or time.monotonic() + wait > last:
                     raise
                 log.info("%s %s: %s; again in %.1f s", method, path, error, wait)
             await asyncio.sleep(wait)
