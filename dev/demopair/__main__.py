@@ -6,6 +6,7 @@ import os
 import sys
 from dataclasses import asdict
 
+from demopair import cores
 from demopair.cache import built_pair, cache_dir
 
 
@@ -34,6 +35,7 @@ def _path() -> int:
 
 
 def _build() -> int:
+    os.environ.setdefault("OMP_NUM_THREADS", str(cores.idle()))
     from demopair.build import build  # here, so that `path` needs no torch
 
     print(build(lambda line: print(line, file=sys.stderr, flush=True)))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from demopair import cores
 from demopair.cache import built_pair, cache_dir
 from demopair.corpus import log, prompts, text_of, texts
 from demopair.grammar import HOME, NEIGHBOUR
@@ -111,3 +112,10 @@ def test_path_is_told_without_torch(tmp_path: Path) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert Path(done.stdout.strip()).parent == tmp_path
     assert "torch" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("count", "busy", "threads"), [(2, 0.02, 2), (2, 0.5, 1), (2, 1.0, 1), (1, 0.0, 1), (8, 0.13, 7), (16, 0.97, 1)]
+)
+def test_a_training_leaves_busy_cores_alone(count: int, busy: float, threads: int) -> None:
+    assert cores.threads(count, busy) == threads
