@@ -297,6 +297,9 @@ class Deployment:
     uid: str = ""
     ready: int = 0
     updated: int = 0
+    """Pods of its newest template."""
+    total: int = 0
+    """Pods of any of its templates."""
     current: bool = False
     """Its controller has seen the newest generation."""
     stalled: str = ""
@@ -316,6 +319,12 @@ class Deployment:
     edited: bool = False
     """Somebody else wrote into its spec since our own last apply."""
 
+    @property
+    def rolls(self) -> bool:
+        """Whether pods are being replaced by a newer template. Not so where only further ones are refused."""
+        complete = self.updated >= self.replicas or (bool(self.refused) and self.updated >= self.total)
+        return not (self.current and complete)
+
     @classmethod
     def read(cls, obj: Json) -> Deployment:
         labels, annotations, status = _labels(obj), _annotations(obj), obj.get("status", {})
@@ -330,6 +339,7 @@ class Deployment:
             replicas=obj["spec"].get("replicas", 1),
             ready=status.get("readyReplicas", 0),
             updated=status.get("updatedReplicas", 0),
+            total=status.get("replicas", 0),
             current=status.get("observedGeneration", 0) >= obj["metadata"].get("generation", 0),
             stalled=progressing.get("message", "") if stalled and progressing else "",
             refused=failure.get("message", "") if failure and _is_true(failure) else "",

@@ -105,7 +105,7 @@ def standing(variant: Variant, pods: Sequence[Pod], fleet: Fleet, now: dt.dateti
         seats=found.capacity + sum(p.node not in found.usable for p in placed) if found else 0,
         stuck=sum(p.unscheduled_since is not None and now - p.unscheduled_since >= grace for p in mine),
         unready=sum(not p.ready for p in placed),
-        rolling=deployment is not None and not (deployment.current and deployment.updated >= deployment.replicas),
+        rolling=deployment is not None and deployment.rolls,
         present=found is not None,
         awaited=since is not None and now < since + grace and not relabelled(variant, pods, fleet),
     )

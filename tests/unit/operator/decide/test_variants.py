@@ -97,3 +97,18 @@ def test_a_variant_without_nodes_goes_when_it_is_replaced_or_of_no_use(
 
 def test_a_variant_with_nodes_is_never_retired() -> None:
     assert not gone(variant(deployment=SERVES), [], RELABELLED, 99, ready_elsewhere=9)
+
+
+@pytest.mark.parametrize(
+    ("changes", "rolls"),
+    [
+        ({"current": True, "updated": 2, "total": 2}, False),
+        ({"current": False, "updated": 2, "total": 2}, True),
+        ({"current": True, "updated": 1, "total": 2}, True),
+        ({"current": True, "updated": 0, "total": 0}, True),  # its only pod went, the next is not there yet
+        ({"current": True, "updated": 1, "total": 2, "refused": "exceeded quota"}, True),
+        ({"current": True, "updated": 1, "total": 1, "refused": "exceeded quota"}, False),  # it only cannot grow
+    ],
+)
+def test_a_variant_that_only_cannot_grow_keeps_no_other_from_rolling(changes: dict[str, Any], rolls: bool) -> None:
+    assert replace(SERVES, **changes).rolls is rolls
