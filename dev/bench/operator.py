@@ -159,6 +159,12 @@ def servings(sizes: Sizes) -> Iterator[Json]:
         yield fleet.serving(home, f"chat-{number:04}", f"org/model-{number}", pool, product)
 
 
+def expected(sizes: Sizes) -> int:
+    """How many children there are in the end: Deployments and Jobs, Services, and the package of each namespace."""
+    variants = sum(1 if n < POOLS else min(sizes.accelerators, len(fleet.PRODUCTS)) for n in range(sizes.servings))
+    return 2 * variants + sizes.servings + min(sizes.namespaces, sizes.servings)
+
+
 class Audit:
     """Reads the API server's audit log as it grows."""
 
@@ -410,6 +416,10 @@ async def measure(cluster: Cluster, folder: Path, sizes: Sizes) -> Result:
             show.say(f"fixed point after {result.start_seconds:.1f} s")
             objects = await children(client)
             result.objects = len(objects)
+            if result.objects != expected(sizes):
+                raise RuntimeError(
+                    f"{result.objects} children, not {expected(sizes)}: {operator.log.read_text()[-3000:]}"
+                )
             await quiet(client, operator, audit, result)
             await changes(client, result)
             operator.check()
@@ -459,6 +469,6 @@ def run(several: list[Sizes], output: Path) -> None:
             folder = Path(name)
             with _plane(folder) as cluster:
                 results.append(asyncio.run(measure(cluster, folder, sizes)))
-        show.write_json(output, results)
-        print(report(results[-1:]), flush=True)
+                show.write_json(output, results)  # before anything else can fail
+                print(report(results[-1:]), flush=True)
     print(report(results))
