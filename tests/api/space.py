@@ -14,6 +14,7 @@ from tests.builders import PROMPTS, SERVING
 
 from devcluster import Cluster
 from devcluster.api import ApiReader
+from specserve_operator.api import names
 from specserve_operator.api.records import Json
 
 numbers = itertools.count(1)
@@ -59,6 +60,17 @@ class Space:
     def condition(self, kind: str, name: str = "chat") -> Json:
         found = (c for c in self.status(name).get("conditions", ()) if c["type"] == kind)
         return next(found, {})
+
+    def put_prompts(self, name: str, text: str) -> None:
+        meta = {"name": name, "namespace": self.name}
+        data = {"prompts.jsonl": text}
+        self.cluster.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data})
+
+    def copies(self, prompts: str) -> set[str]:
+        """Names of the copies of a ConfigMap's prompts."""
+        found = self.all("configmaps")
+        source = found[prompts]["metadata"]["uid"]
+        return {n for n, c in found.items() if c["metadata"].get("labels", {}).get(names.PROMPTS_OF) == source}
 
 
 def rests(space: Space) -> bool:

@@ -105,6 +105,14 @@ def everything_once(space: Space) -> None:
     plane.kubectl("delete", "node", "n2")
     wait_for("it is gone", lambda: len(space.all("deployments")) == 3, 30)
 
+    source = {"configMap": {"name": "other"}}
+    space.put_prompts("other", '{"prompt": "First."}\n')
+    plane.apply(space.serving("four", profile__workload__source=source))
+    (first,) = wait_for("a copy of its prompts", lambda: space.copies("other"))
+    space.put_prompts("other", '{"prompt": "Second."}\n')
+    plane.apply(space.serving("four", profile__workload__source=source, replicas=2))
+    wait_for("another copy alone", lambda: len(space.copies("other") - {first}) == 1 == len(space.copies("other")))
+
 
 def owners(space: Space) -> set[str]:
     jobs = space.all("jobs").values()

@@ -80,7 +80,10 @@ def job(accelerator: Accelerator = ACCELERATOR, **more: Any) -> Json:
     why = "ProfileMissing: no profile yet"
     one = serving(more)
     inputs = key_inputs(one.spec, accelerator, "570", "aa")
-    return profiling.job(one, accelerator, KEY, 2, package, "specserve-profiling", why, inputs=inputs)
+    copy = "" if one.spec.profile.workload.source.config_map is None else profiling.prompts_name("uid-prompts", "aa")
+    return profiling.job(
+        one, accelerator, KEY, 2, package, "specserve-profiling", why, inputs=inputs, prompts_copy=copy
+    )
 
 
 def deployment(arm: Arm, accelerator: Accelerator = ACCELERATOR, **more: Any) -> Json:
@@ -138,4 +141,5 @@ CASES: dict[str, Callable[[], Json]] = {
     "profile-further": lambda: stored(serving(FURTHER)),
     "profile-none": lambda: stored(serving(), verdict="None"),
     "package": package,
+    "prompts": lambda: profiling.prompts(serving(), "uid-prompts", "aa", '{"prompt": "Tell me about tables."}\n'),
 }

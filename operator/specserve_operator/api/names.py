@@ -20,6 +20,11 @@ ROLE_SERVING, ROLE_PROFILING, ROLE_PROFILE, ROLE_PACKAGE = "serving", "profiling
 PROFILE_KEY = f"{GROUP}/profile-key"
 """On profiling Jobs and their pods, and on profile ConfigMaps."""
 
+PROMPTS = f"{GROUP}/prompts"
+"""On a Job: the ConfigMap with the copy of its prompts."""
+PROMPTS_OF = f"{GROUP}/prompts-of"
+"""On a copy of prompts: uid of the ConfigMap that it is a copy of. The store does not look at copies."""
+
 # A node label set by hand; wins over what vendors say.
 ACCELERATOR = f"{GROUP}/accelerator"
 
@@ -54,6 +59,8 @@ TABLE_JSON = "table.json"
 SPECULATIVE_CONFIG = "speculative-config.json"
 KEY_INPUTS = "key-inputs.json"
 SUMMARY = "summary.txt"
+PROMPTS_COPY = "prompts.jsonl"
+"""Of the copy of a ConfigMap's prompts."""
 PACKAGE_ZIP = "specserve_profiler.zip"
 
 ENGINE_CONTAINER = "engine"

@@ -6,6 +6,7 @@ A record keeps only what a decision needs, so that a fleet of thousands of nodes
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ from decimal import Decimal
 from typing import Any, Literal, NamedTuple
 
 from specserve_operator.api import names, stored
+from specserve_profiler.contract.model import canonical_json
 
 Json = dict[str, Any]
 
@@ -46,6 +48,18 @@ def _controller(obj: Json, kind: str) -> str:
     """UID of the controller of that kind that owns an object; empty where none does."""
     owners = obj["metadata"].get("ownerReferences") or ()
     return next((str(o["uid"]) for o in owners if o.get("controller") and o.get("kind") == kind), "")
+
+
+def is_ours(obj: Json, role: str) -> bool:
+    """Whether an object says that specserve made it, and for what."""
+    labels = _labels(obj)
+    return labels.get(names.MANAGED_BY) == names.MANAGER and labels.get(names.ROLE, "") == role
+
+
+def content_of(obj: Json) -> str:
+    """Digest of what a ConfigMap holds, and of whether that can be changed."""
+    content = [obj.get(field) for field in ("immutable", "data", "binaryData")]
+    return hashlib.sha256(canonical_json(content).encode(errors="surrogatepass")).hexdigest()
 
 
 def parse_time(text: str) -> dt.datetime:
@@ -155,6 +169,8 @@ class Job:
     created: dt.datetime | None = None
     inputs: str = ""
     """JSON of what its key is the hash of."""
+    ours: bool = True
+    """Made by specserve, and not a copy of what it made."""
 
     @classmethod
     def read(cls, obj: Json) -> Job:
@@ -162,10 +178,12 @@ class Job:
         finished = succeeded if _is_true(succeeded) else failed if _is_true(failed) else None
         annotations = _annotations(obj)
         attempt = _whole(annotations.get(names.ATTEMPT, ""), 1)
+        name, key = obj["metadata"]["name"], _labels(obj).get(names.PROFILE_KEY, "")
         return cls(
-            name=obj["metadata"]["name"],
+            name=name,
             uid=obj["metadata"]["uid"],
-            key=_labels(obj).get(names.PROFILE_KEY, ""),
+            key=key,
+            ours=is_ours(obj, names.ROLE_PROFILING) and name.startswith(f"{key}-"),
             attempt=attempt,
             failures=_whole(annotations.get(names.FAILURES, ""), attempt - 1),
             state="Active" if finished is None else "Succeeded" if finished is succeeded else "Failed",
@@ -417,6 +435,8 @@ class ConfigMap:
     """UID of the Job that measured it."""
     content: stored.Stored | stored.Unusable | None = None
     """Of a profile."""
+    package: str = ""
+    """Digest of what the package holds: it is mounted as code."""
     deleting: bool = False
 
     @classmethod
@@ -431,6 +451,7 @@ class ConfigMap:
             reprofile=reprofile,
             job=_annotations(obj).get(names.JOB, ""),
             content=stored.read(name, key, reprofile, obj.get("data") or {}) if profile else None,
+            package=content_of(obj) if role == names.ROLE_PACKAGE else "",
             deleting="deletionTimestamp" in obj["metadata"],
         )
 

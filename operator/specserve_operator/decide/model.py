@@ -26,6 +26,9 @@ class Prompts:
 
     digest: str = ""
     """Of the content; empty where they are a path, or cannot be read."""
+    text: str = field(default="", repr=False)
+    uid: str = ""
+    """Of the ConfigMap."""
     problem: str = ""
     """Why they cannot be read, and the way out."""
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from specserve_operator.api import names
 from specserve_operator.api.accelerator import Accelerator
-from specserve_operator.api.records import ConfigMap, Job, Json, Pod, format_time
+from specserve_operator.api.records import ConfigMap, Job, Json, Pod, content_of, format_time
 from specserve_operator.api.serving import ProfileState, ServingSpec
 from specserve_operator.api.stored import Stored, Unusable
 from specserve_operator.decide import accept, faults
@@ -232,7 +232,7 @@ class _Case:
         if not self.found.profilable:
             message = f"{why.message}; waiting for a node that is Ready, schedulable and changes neither driver nor MIG"
             return self._view("Missing", "NoUsableNode", message)
-        package = profiling.package_name(snapshot.package)
+        package, copy = profiling.package_name(snapshot.package), self._prompts_copy()
         manifest = profiling.job(
             serving,
             self.found.accelerator,
@@ -242,16 +242,15 @@ class _Case:
             snapshot.settings.priority_class,
             why=f"{why.reason}: {why.message}",
             inputs=self.inputs,
+            prompts_copy=copy["metadata"]["name"] if copy else "",
             failures=failures,
         )
         known = frozenset(c.name for c in snapshot.config_maps)
-        missing = package not in {c.name for c in snapshot.config_maps}
-        needs = (profiling.package(serving.namespace, snapshot.package),) if missing else ()
         return self._view(
             "Queued",
             why.reason,
             f"{note}{why.message}; starting Job {manifest['metadata']['name']}",
-            measure=(NewJob(manifest, self.key, self.requested, needs, known),),
+            measure=(NewJob(manifest, self.key, self.requested, (*self._package(), *([copy] if copy else [])), known),),
             delete=_deletions([after] if after else []),
         )
 
@@ -260,6 +259,18 @@ class _Case:
         if job.created is None or self.snapshot.now - job.created < POD_MADE_IN:
             return "its pod is being made"
         return f"no pod of it was taken: a quota or a policy may refuse it: kubectl describe job {job.name}"
+
+    def _package(self) -> tuple[Json, ...]:
+        """The profiler's package, where it is not there as it should be: it is mounted as code."""
+        wanted = profiling.package(self.snapshot.serving.namespace, self.snapshot.package)
+        content = content_of(wanted)
+        name = wanted["metadata"]["name"]
+        there = any(c.name == name and c.package == content for c in self.snapshot.config_maps)
+        return () if there else (wanted,)
+
+    def _prompts_copy(self) -> Json | None:
+        found = self.snapshot.prompts
+        return profiling.prompts(self.snapshot.serving, found.uid, found.digest, found.text) if found.uid else None
 
     def _running(self, job: Job) -> ProfileView:
         reason, _, why = job.why.partition(": ")

@@ -53,6 +53,34 @@ def package(namespace: str, content: bytes) -> Json:
     }
 
 
+def prompts_name(source_uid: str, content: str) -> str:
+    """Name of the copy of a ConfigMap's prompts; says which, and the digest of its content."""
+    return f"specserve-prompts-{digest([source_uid, content], 12)}"
+
+
+def prompts(serving: SpeculativeServing, source_uid: str, content: str, text: str) -> Json:
+    """The prompts of a ConfigMap as its key hashes them: an immutable copy, that goes with the ConfigMap itself.
+
+    Args:
+        source_uid: of the ConfigMap.
+        content: digest of ``text``.
+    """
+    source = serving.spec.profile.workload.source.config_map
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": source.name if source else "", "uid": source_uid}
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": prompts_name(source_uid, content),
+            "namespace": serving.namespace,
+            "labels": {names.MANAGED_BY: names.MANAGER, names.PROMPTS_OF: source_uid},
+            "ownerReferences": [owner],
+        },
+        "immutable": True,
+        "data": {names.PROMPTS_COPY: text},
+    }
+
+
 def requested_by(serving: SpeculativeServing) -> str:
     """Who asks for a Job, and with which spec: see ``names.REQUESTED_BY``."""
     spec = serving.spec.model_dump(mode="json", exclude_defaults=True, exclude={"replicas", "rollout"})
@@ -69,16 +97,19 @@ def job(
     why: str,
     *,
     inputs: KeyInputs,
+    prompts_copy: str = "",
     failures: int = 0,
 ) -> Json:
     """The Job that measures ``key`` on ``accelerator``. It holds no credentials.
 
     Args:
         inputs: what the key is the hash of.
+        prompts_copy: name of the ConfigMap with the prompts; empty where they are from elsewhere.
         failures: attempts that failed one after the other before it.
     """
     spec = serving.spec
     labels = {names.PROFILE_KEY: key}
+    mounted = {names.PROMPTS: prompts_copy} if prompts_copy else {}
     pod_meta = {
         "labels": {names.MANAGED_BY: names.MANAGER, names.ROLE: names.ROLE_PROFILING, **labels,
                    "sidecar.istio.io/inject": "false"},
@@ -91,7 +122,7 @@ def job(
         "activeDeadlineSeconds": spec.profile.timeout_seconds,
         "volumes": [
             {"name": "specserve-package", "configMap": {"name": package_config_map}},
-            *_prompt_volumes(serving),
+            *_prompt_volumes(serving, prompts_copy),
         ],
         "containers": [_container(serving, key)],
     }
@@ -115,7 +146,7 @@ def job(
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {
-            **metadata(serving.namespace, f"{key}-{attempt}", names.ROLE_PROFILING, labels, annotations),
+            **metadata(serving.namespace, f"{key}-{attempt}", names.ROLE_PROFILING, {**labels, **mounted}, annotations),
             "ownerReferences": [owner_reference(serving, controller=False)],
         },
         "spec": {
@@ -133,9 +164,12 @@ def job(
     }
 
 
-def _prompt_volumes(serving: SpeculativeServing) -> list[Json]:
+def _prompt_volumes(serving: SpeculativeServing, copy: str) -> list[Json]:
     source = serving.spec.profile.workload.source.config_map
-    return [{"name": "specserve-prompts", "configMap": {"name": source.name}}] if source else []
+    if source is None:
+        return []
+    items = [{"key": names.PROMPTS_COPY, "path": source.key}]
+    return [{"name": "specserve-prompts", "configMap": {"name": copy, "items": items}}]
 
 
 def _container(serving: SpeculativeServing, key: str) -> Json:
@@ -144,7 +178,7 @@ def _container(serving: SpeculativeServing, key: str) -> Json:
     # Before the user's own path, which may be where the engine lies.
     path = f"{PACKAGE_MOUNT}/{names.PACKAGE_ZIP}:{users.get('PYTHONPATH', {}).get('value', '')}".rstrip(":")
     mounts = [{"name": "specserve-package", "mountPath": PACKAGE_MOUNT, "readOnly": True}]
-    if _prompt_volumes(serving):
+    if spec.profile.workload.source.config_map is not None:
         mounts.append({"name": "specserve-prompts", "mountPath": request.PROMPTS_MOUNT, "readOnly": True})
     return {
         "name": names.ENGINE_CONTAINER,

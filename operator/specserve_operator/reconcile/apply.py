@@ -7,7 +7,7 @@ from collections.abc import Awaitable, MutableMapping
 from typing import Any, NamedTuple
 
 from specserve_operator.api import names
-from specserve_operator.api.records import Json, ref_of
+from specserve_operator.api.records import Job, Json, content_of, ref_of
 from specserve_operator.api.serving import ServingStatus, SpeculativeServing
 from specserve_operator.decide.model import Child, NewJob, Plan, Snapshot
 from specserve_operator.decide.profiles import stored_profiles
@@ -63,12 +63,15 @@ async def carry_out(
     for name, replicas in plan.scale:
         await attempt(f"scale Deployment {name}", _scale(client, space, name, replicas, applied))
     # A Job stays until its result is stored, and the next attempt is there.
-    measured = [await attempt(_named(job.manifest), _measure(client, space, job)) for job in plan.measure]
+    made: list[Json] = []
+    measured = [await attempt(_named(job.manifest), _measure(client, space, job, made)) for job in plan.measure]
     for running in plan.adopt:
         await attempt(f"adopt Job {running.name}", _adopt(client, snapshot.serving, running.name, running.uid))
     for child, uid in plan.delete:
         if all(created + measured) or child.kind != "Job":
             await attempt(f"delete {child.kind} {child.name}", _delete(client, space, child, uid, applied))
+    for obj in made:
+        await attempt(f"clear up after {_named(obj)}", _delete_older_prompts(client, obj))
     return failed
 
 
@@ -118,35 +121,77 @@ async def _refuse_foreign(client: Client, obj: Json) -> None:
     meta = obj["metadata"]
     found = await client.get(RESOURCES[obj["kind"]], meta["namespace"], meta["name"])
     if found is not None and (found["metadata"].get("labels") or {}).get(names.MANAGED_BY) != names.MANAGER:
-        what = f"{obj['kind']} {meta['namespace']}/{meta['name']}"
-        raise ApiError(422, "NotOurs", f"{what} is there already, not made by specserve: rename it or this resource")
+        raise _not_ours(obj, "rename it or this resource")
+
+
+def _not_ours(obj: Json, way_out: str) -> ApiError:
+    what = f"{obj['kind']} {obj['metadata']['namespace']}/{obj['metadata']['name']}"
+    return ApiError(422, "NotOurs", f"{what} is there already, not made by specserve: {way_out}")
+
+
+def _is_same(found: Json, obj: Json) -> bool:
+    """Whether what has the name of ``obj`` is what we would make: a Job of the same key, a ConfigMap of its content."""
+    role = (obj["metadata"].get("labels") or {}).get(names.ROLE, "")
+    if obj["kind"] == "Job":
+        return Job.read(found).ours
+    # Another manager is as good; without the role the store would never see it.
+    return (found["metadata"].get("labels") or {}).get(names.ROLE, "") == role and content_of(found) == content_of(obj)
 
 
 async def _create(client: Client, obj: Json) -> bool:
-    """POST; an object of that name that is there already is as good. Says whether it was made now."""
-    meta = obj["metadata"]
+    """POST; the same object is as good where it is there already. Says whether it was made now.
+
+    Raises:
+        ApiError: with reason ``NotOurs`` where something else has its name.
+    """
+    meta, resource = obj["metadata"], RESOURCES[obj["kind"]]
     try:
-        await client.create(RESOURCES[obj["kind"]], obj)
+        await client.create(resource, obj)
     except ApiError as error:
-        if error.reason == "AlreadyExists":
-            return False
-        raise
+        if error.reason != "AlreadyExists":
+            raise
+        found = await client.get(resource, meta["namespace"], meta["name"])
+        if found is None:  # gone meanwhile: the next round makes it
+            raise
+        if not _is_same(found, obj):
+            raise _not_ours(obj, "delete it") from error
+        return False
     log.info("created %s %s/%s", obj["kind"], meta["namespace"], meta["name"])
     return True
 
 
-async def _measure(client: Client, namespace: str, job: NewJob) -> None:
-    """Start a Job, unless a live look shows that the store was behind: a second one would cost a GPU-hour."""
-    name = job.manifest["metadata"]["name"]
-    if await client.get(JOBS, namespace, name) is not None:
+async def _measure(client: Client, namespace: str, job: NewJob, made: list[Json]) -> None:
+    """Start a Job, unless a live look shows that the store was behind: a second one would cost a GPU-hour.
+
+    ``made`` gets what was made for it to mount.
+    """
+    found = await client.get(JOBS, namespace, job.manifest["metadata"]["name"])
+    if found is not None and not _is_same(found, job.manifest):
+        raise _not_ours(job.manifest, "delete it")
+    if found is not None:
         return
     page = await client.list_page(CONFIG_MAP_HEADS, namespace, selector=f"{names.PROFILE_KEY}={job.key}")
     fresh = [obj for obj in page.items if obj["metadata"]["name"] not in job.known]
     shelf = stored_profiles([await read_config_map(client, obj) for obj in fresh])
     if any(not job.reprofile or s.reprofile == job.reprofile for s in shelf.valid.get(job.key, ())):
         return
-    for obj in (*job.needs, job.manifest):
-        await _create(client, obj)
+    made += [obj for obj in job.needs if await _create(client, obj)]
+    await _create(client, job.manifest)
+
+
+async def _delete_older_prompts(client: Client, copy: Json) -> None:
+    """With a new copy of a ConfigMap's prompts those before it go, but what an unfinished Job mounts."""
+    meta = copy["metadata"]
+    source, space = meta["labels"].get(names.PROMPTS_OF), meta["namespace"]
+    if source is None:
+        return
+    for found in (await client.list_page(CONFIG_MAP_HEADS, space, f"{names.PROMPTS_OF}={source}")).items:
+        older = found["metadata"]
+        if older["name"] == meta["name"]:
+            continue
+        jobs = await client.list_page(JOBS, space, f"{names.PROMPTS}={older['name']}")
+        if all(Job.read(job).state != "Active" for job in jobs.items):
+            await client.delete(CONFIG_MAP_HEADS, space, older["name"], older["uid"])
 
 
 async def _adopt(client: Client, serving: SpeculativeServing, name: str, uid: str) -> None:

@@ -115,7 +115,8 @@ class Observer:
     def _jobs(self, ref: Ref, uid: str, keys: frozenset[str]) -> tuple[Job, ...]:
         select = self._store.jobs.select
         found = {job.name: job for key in keys for job in select("key", (ref.namespace, key))}
-        return tuple((found | {job.name: job for job in select("owner", (ref.namespace, uid))}).values())
+        found |= {job.name: job for job in select("owner", (ref.namespace, uid))}
+        return tuple(job for job in found.values() if job.ours)
 
     def _pods(self, ref: Ref, jobs: tuple[Job, ...]) -> tuple[Pod, ...]:
         select = self._store.pods.select
@@ -176,4 +177,4 @@ async def _prompts(client: Client, serving: SpeculativeServing) -> Prompts:
     if text is None:
         keys = ", ".join(sorted(found.get("data") or {})) or "none"
         return Prompts(problem=f"profile.workload.source: ConfigMap {source.name} has no key {source.key}, only {keys}")
-    return Prompts(digest=hashlib.sha256(text.encode()).hexdigest()[:16])
+    return Prompts(hashlib.sha256(text.encode()).hexdigest()[:16], text, found["metadata"]["uid"])

@@ -182,7 +182,7 @@ class Mirror(Generic[R]):
 
 
 class ConfigMaps(Mirror[ConfigMap]):
-    """ConfigMaps of ours, by their metadata. The content of a profile is read once, up to a limit, and never held.
+    """ConfigMaps of ours, by their metadata. A profile or a package is read once, up to a limit, and never held.
 
     So large ones that others have labelled as profiles come neither in lists nor in watches.
     """
@@ -207,15 +207,16 @@ class ConfigMaps(Mirror[ConfigMap]):
 
 
 async def read_config_map(client: Client, head: Json) -> ConfigMap:
-    """The record of a ConfigMap whose metadata is known; of a profile the content is read, up to a limit."""
-    if ConfigMap.read(head).role != names.ROLE_PROFILE:
-        return ConfigMap.read(head)
+    """The record of a ConfigMap whose metadata is known; a profile or a package is read, up to a limit."""
+    alone = ConfigMap.read(head)
+    if alone.role not in (names.ROLE_PROFILE, names.ROLE_PACKAGE):
+        return alone
     try:
         found = await client.get_small(api.CONFIG_MAPS, *ref_of(head), most=MOST_JSON_BYTES)
     except ApiError as error:
         if error.status != 413:
             raise
-        return ConfigMap.too_large(head)
+        return ConfigMap.too_large(head) if alone.role == names.ROLE_PROFILE else alone
     return ConfigMap.read(found or head)  # one that is gone meanwhile is told to be
 
 

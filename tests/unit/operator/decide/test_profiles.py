@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.builders import A100, L4, PROMPTS, REMOVE, SERVING, edited, later, node, profile
+from tests.builders import A100, L4, REMOVE, SERVING, edited, later, node, profile
 from tests.memory import World
 
 from specserve_operator.api import names
@@ -809,4 +809,3 @@ async def test_the_package_is_published_once_and_the_job_mounts_it(w: World) -> 
     volumes = {v["name"]: v for v in w.api.of("Job", job)["spec"]["template"]["spec"]["volumes"]}  # type: ignore[index]
 
     assert [volumes["specserve-package"]["configMap"]["name"]] == packages
-    assert volumes["specserve-prompts"]["configMap"]["name"] == PROMPTS["metadata"]["name"]

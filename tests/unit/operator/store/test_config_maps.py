@@ -90,13 +90,27 @@ async def test_a_large_one_is_refused_unread_and_told_to_who_would_use_its_key()
 
 
 async def test_of_what_is_no_profile_only_metadata_are_asked_for() -> None:
-    package = claim("package", "zip", names.ROLE_PACKAGE)
-    c = Cluster(package)
+    other = claim("other", "text", names.ROLE_SERVING)
+    c = Cluster(other)
 
     await c.list()
 
     assert c.api.asked == []
-    assert c.mirror.get(ref_of(package)) == ConfigMap("package", names.ROLE_PACKAGE, "specserve-k")
+    assert c.mirror.get(ref_of(other)) == ConfigMap("other", names.ROLE_SERVING, "specserve-k")
+
+
+async def test_a_package_is_read_once_and_known_by_its_content() -> None:
+    """Jobs run it: one of that name is not taken for ours unseen."""
+    one, same, evil = (claim(name, text, names.ROLE_PACKAGE) for name, text in (("a", "x"), ("b", "x"), ("c", "evil")))
+    c = Cluster(one, same, evil)
+
+    await c.list()
+    await c.list()
+
+    assert c.api.asked == ["a", "b", "c"]
+    found = [c.mirror.get(ref_of(obj)) for obj in (one, same, evil)]
+    contents = [record.package for record in found if record is not None]
+    assert contents[0] == contents[1] != contents[2]
 
 
 async def test_one_that_is_gone_before_it_is_read_is_gone_in_the_end() -> None:
