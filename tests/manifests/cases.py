@@ -119,6 +119,24 @@ CPU = {
     "spec.engine.command": ["/venv/bin/python3", "-m", "vllm.entrypoints.openai.api_server"],
     "spec.engine.args": ["--dtype=float32"],
 }
+VARIABLES = {
+    "spec.model": {"name": "$(MODELS)/target"},
+    "spec.engine.args": ["--served-model-name=$(NAME)", "--chat-template", "{{ $$x }} $(TOKEN)"],
+    **template(
+        {
+            "containers": [
+                {
+                    "name": "engine",
+                    "env": [
+                        {"name": "MODELS", "value": "/models"},
+                        {"name": "NAME", "value": 'a "quoted" name'},
+                        {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}},
+                    ],
+                }
+            ]
+        }
+    ),
+}
 MEASURED = Arm("Profile", f"{KEY}-01234567")
 
 CASES: dict[str, Callable[[], Json]] = {
@@ -127,6 +145,7 @@ CASES: dict[str, Callable[[], Json]] = {
     "job-mt-bench": lambda: job(**MT_BENCH),
     "job-cpu": lambda: job(ON_CPU, **CPU),
     "job-further": lambda: job(**FURTHER),
+    "job-variables": lambda: job(**VARIABLES),
     "job-template": lambda: job(**TEMPLATE),
     "deployment-profile": lambda: deployment(MEASURED),
     "deployment-captured": lambda: deployment(replace(MEASURED, capture_sizes=(5, 10, 20, 128))),
@@ -135,6 +154,7 @@ CASES: dict[str, Callable[[], Json]] = {
     "deployment-static-further": lambda: deployment(Arm("Static"), **FURTHER),
     "deployment-off": lambda: deployment(Arm("Off")),
     "deployment-cpu": lambda: deployment(MEASURED, ON_CPU, **CPU),
+    "deployment-variables": lambda: deployment(MEASURED, **VARIABLES),
     "deployment-template": lambda: deployment(MEASURED, **TEMPLATE),
     "service": lambda: manifests.service(serving()),
     "profile": lambda: stored(serving()),

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from specserve_operator.api import names, stored
 from specserve_profiler.contract.model import canonical_json
+from specserve_profiler.contract.variables import expand
 
 Json = dict[str, Any]
 
@@ -137,7 +138,8 @@ def _request(job: Json) -> str:
     pod = job.get("spec", {}).get("template", {}).get("spec", {})
     containers = pod.get("containers") or ()
     variables = (e for c in containers if c.get("name") == names.ENGINE_CONTAINER for e in c.get("env") or ())
-    return next((e.get("value", "") for e in variables if e.get("name") == names.REQUEST_VARIABLE), "")
+    text = next((e.get("value", "") for e in variables if e.get("name") == names.REQUEST_VARIABLE), "")
+    return expand(text, {})
 
 
 JobState = Literal["Active", "Succeeded", "Failed"]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from specserve_operator.api.serving import ServingSpec
 from specserve_operator.manifests.merge import MERGE_KEYS
-from specserve_operator.manifests.pod import engine_container
+from specserve_operator.manifests.pod import engine_container, engine_env
 from specserve_operator.manifests.request import speculation
+from specserve_profiler.contract import variables
 from specserve_profiler.contract.request import config_fault
 from specserve_profiler.dialect import arguments, config_keys, support
 
@@ -100,9 +102,50 @@ def config_has_shape(spec: ServingSpec) -> str | None:
 
 
 def owned_arguments(spec: ServingSpec) -> str | None:
-    """Flags that specserve sets must not come back through engine.args, in whatever spelling."""
-    refused = arguments.refused_arguments(spec.engine.args)
+    """Flags that specserve sets must not come back through engine.args, in whatever spelling, nor through a variable.
+
+    What comes from a Secret is not known here; the profiler judges once more.
+    """
+    known = _known(spec)
+    args = [variables.expand(argument, known) for argument in spec.engine.args]
+    refused = arguments.refused_arguments(args) + [
+        (flag.text, "a variable may be a value, not the name of a flag")
+        for flag in arguments.flags(args)
+        if variables.references(flag.text.partition("=")[0])
+    ]
     return "; ".join(f"engine.args: {argument}: {why}" for argument, why in refused) or None
+
+
+def model_is_no_flag(spec: ServingSpec) -> str | None:
+    """vLLM takes the model by its position."""
+    name = variables.expand(spec.model.name, _known(spec))
+    return f"model.name: {name}: the engine would take it for a flag" if name.startswith("-") else None
+
+
+def references_lead_somewhere(spec: ServingSpec) -> str | None:
+    """``$(NAME)`` is expanded by the kubelet in arguments; not in a speculative config, nor to what is ours."""
+    line = (*spec.engine.command, spec.model.name, spec.model.revision or "", *spec.engine.args)
+    ours = [name for name in variables.references(*line) if name.startswith("SPECSERVE_")]
+    if ours:
+        return f"engine.args: $({ours[0]}): specserve sets this variable, and not the same in Job and Deployment"
+    drafts = spec.speculation
+    data = {"model": drafts.model or "", "revision": drafts.revision or "", "config": json.dumps(drafts.config)}
+    for field, text in data.items():
+        if named := variables.references(text):
+            return f"speculation.{field}: $({named[0]}): variables are not expanded here; write the value itself"
+    return None
+
+
+def _known(spec: ServingSpec) -> dict[str, str]:
+    """The engine's variables as far as the spec says their values; each may refer to those before it."""
+    known: dict[str, str] = {}
+    for entry in engine_env(spec):
+        name = str(entry["name"])
+        if "valueFrom" in entry:
+            known.pop(name, None)
+        else:
+            known[name] = variables.expand(str(entry.get("value", "")), known)
+    return known
 
 
 def owned_config(spec: ServingSpec) -> str | None:
@@ -158,6 +201,8 @@ def engine_is_ours(spec: ServingSpec) -> str | None:
 
 CHECKS: tuple[Check, ...] = (
     owned_arguments,
+    model_is_no_flag,
+    references_lead_somewhere,
     owned_config,
     engine_honours_tables,
     python_path_is_literal,

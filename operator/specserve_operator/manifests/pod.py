@@ -18,6 +18,12 @@ def engine_container(template: Json) -> Json:
     return next((c for c in containers if c.get("name") == names.ENGINE_CONTAINER), {})
 
 
+def engine_env(spec: ServingSpec) -> list[Json]:
+    """The engine's environment in the kubelet's order, without what specserve adds for Job or Deployment."""
+    env: list[Json] = engine_container(merge({"spec": _defaults(spec)}, spec.pod_template)).get("env") or []
+    return env
+
+
 def render(spec: ServingSpec, accelerator: Accelerator, meta: Json, required: Json) -> Json:
     """A pod template for ``accelerator``.
 

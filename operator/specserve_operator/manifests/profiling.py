@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Mapping
 
 from specserve_operator.api import names
 from specserve_operator.api.accelerator import Accelerator
 from specserve_operator.api.records import Json, format_time
-from specserve_operator.api.serving import SpeculativeServing
+from specserve_operator.api.serving import ServingSpec, SpeculativeServing
 from specserve_operator.manifests import pod, request
 from specserve_operator.manifests.common import digest, metadata, owner_reference
-from specserve_profiler.contract import message
+from specserve_profiler.contract import message, variables
 from specserve_profiler.contract.key import KeyInputs
 from specserve_profiler.contract.model import canonical_json
 from specserve_profiler.contract.profile import Profile, short_table
@@ -187,8 +188,9 @@ def _container(serving: SpeculativeServing, key: str) -> Json:
         "env": [
             {"name": "PYTHONPATH", "value": path},
             {"name": "PYTHONUNBUFFERED", "value": "1"},
-            {"name": names.REQUEST_VARIABLE, "value": request.profile_request(spec, key).to_json()},
+            {"name": names.REQUEST_VARIABLE, "value": variables.escape(request.profile_request(spec, key).to_json())},
             {"name": "SPECSERVE_READY_PORT", "value": str(names.READY_PORT)},
+            *_values(spec),
         ],
         # Ready means measuring; before that the model is being loaded. Slow to turn back: an ending pod loads nothing.
         "readinessProbe": {"tcpSocket": {"port": names.READY_PORT}, "periodSeconds": 2, "failureThreshold": 3},
@@ -197,6 +199,13 @@ def _container(serving: SpeculativeServing, key: str) -> Json:
         "terminationMessagePath": str(message.DEFAULT_PATH),
         "terminationMessagePolicy": "File",
     }
+
+
+def _values(spec: ServingSpec) -> list[Json]:
+    """What the engine's command line refers to, by the kubelet itself: Secrets among it, which we never see."""
+    texts = (*spec.engine.command, spec.model.name, spec.model.revision or "", *spec.engine.args)
+    named = [name for name in variables.references(*texts) if re.fullmatch("[-._a-zA-Z][-._a-zA-Z0-9]*", name)]
+    return [{"name": f"{variables.VALUE_PREFIX}{name}", "value": f"$({name})"} for name in named]
 
 
 def profile(namespace: str, result: Profile, inputs: KeyInputs, reprofile: str = "", job_uid: str = "") -> Json:

@@ -12,6 +12,7 @@ from specserve_operator.api.records import Json
 from specserve_operator.api.serving import ServingSpec, SpeculativeServing
 from specserve_operator.manifests import pod, request
 from specserve_operator.manifests.common import digest, metadata, owner_reference, serving_labels
+from specserve_profiler.contract import variables
 from specserve_profiler.contract.model import canonical_json
 from specserve_profiler.dialect import render
 
@@ -162,10 +163,11 @@ def service(serving: SpeculativeServing) -> Json:
 def _engine(serving: SpeculativeServing, arm: Arm) -> Json:
     spec = serving.spec
     command = len(spec.engine.command)
-    config: Json | str | None = None
+    config: str | None = None
     env: list[Json] = []
     if arm.kind == "Static":
-        config = render.static_config(request.speculation(spec), spec.speculation.static_tokens)
+        static = render.static_config(request.speculation(spec), spec.speculation.static_tokens)
+        config = variables.escape(render.config_text(static)) if static else None
     elif arm.kind == "Profile" and arm.speculates:
         config = f"$({CONFIG_VARIABLE})"
         source = {"name": arm.config_map, "key": names.SPECULATIVE_CONFIG}

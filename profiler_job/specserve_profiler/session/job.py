@@ -18,6 +18,7 @@ from specserve_profiler.contract.plain import plain
 from specserve_profiler.contract.profile import Failure, PartialProfile, Profile
 from specserve_profiler.contract.reasons import DONE, ProfilingError, exit_code, of_disk, unwritable
 from specserve_profiler.contract.request import ProfileRequest
+from specserve_profiler.contract.variables import VALUE_PREFIX, expand
 from specserve_profiler.session.console import let_go, say
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def run_job(environment: Mapping[str, str] = os.environ) -> int:
         request = ProfileRequest.model_validate_json(environment.get(REQUEST_VARIABLE, ""))
     except ValidationError as error:
         return _give_up(Failure(reason="RequestInvalid", message=f"{REQUEST_VARIABLE}: {_faults(error)}"), environment)
+    request = _expanded(request, environment)
     try:
         from specserve_profiler.session.run import execute
 
@@ -48,6 +50,16 @@ def run_job(environment: Mapping[str, str] = os.environ) -> int:
     except Exception as error:
         return _give_up(_own_fault(error), environment)
     return _hand_over(outcome, environment)
+
+
+def _expanded(request: ProfileRequest, environment: Mapping[str, str]) -> ProfileRequest:
+    """The request with what the kubelet makes of the same command line where the engine serves."""
+    given = {name.removeprefix(VALUE_PREFIX): value for name, value in environment.items() if VALUE_PREFIX in name}
+    command, args = ([expand(text, given) for text in line] for line in (request.engine.command, request.engine.args))
+    engine = request.engine.model_copy(update={"command": tuple(command), "args": tuple(args)})
+    revision = None if request.revision is None else expand(request.revision, given)
+    changed = {"model": expand(request.model, given), "revision": revision, "engine": engine}
+    return request.model_copy(update=changed)
 
 
 def _hand_over(outcome: Outcome, environment: Mapping[str, str]) -> int:

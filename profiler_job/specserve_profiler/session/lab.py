@@ -207,6 +207,8 @@ def check(request: ProfileRequest) -> None:
         f"speculation.config.{key}: {why}"
         for key, why in refused_config(request.speculation, engine.tensor_parallel_size, version)
     ]
+    if request.model.startswith("-"):
+        refused.append(f"model {request.model}: the engine would take it for a flag")
     if refused:
         raise ProfilingError("ArgumentsInvalid", "; ".join(refused))
     if request.engine.max_model_len < request.workload.output_tokens + 16:

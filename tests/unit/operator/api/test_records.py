@@ -63,7 +63,11 @@ def job(conditions: list[Json] | None = None, **annotations: str) -> Job:
     meta = {
         "name": "specserve-k-2",
         "uid": "u",
-        "labels": {"specserve.dev/profile-key": "specserve-k"},
+        "labels": {
+            "specserve.dev/profile-key": "specserve-k",
+            "specserve.dev/role": "profiling",
+            "app.kubernetes.io/managed-by": "specserve",
+        },
         "annotations": {f"specserve.dev/{name.replace('_', '-')}": text for name, text in annotations.items()},
         "ownerReferences": [{"uid": "one"}, {"uid": "two"}],
     }
@@ -90,6 +94,7 @@ def test_failures_in_a_row_are_those_of_the_annotation_and_for_older_jobs_all_ea
             [{"name": "engine", "env": [{"name": "A", "value": "1"}, {"name": "SPECSERVE_REQUEST", "value": "{}"}]}],
             "{}",
         ),
+        ([{"name": "engine", "env": [{"name": "SPECSERVE_REQUEST", "value": '{"a":"$$(B) $$"}'}]}], '{"a":"$(B) $"}'),
         ([{"name": "other", "env": [{"name": "SPECSERVE_REQUEST", "value": "{}"}]}, {"name": "engine"}], ""),
         ([], ""),
     ],

@@ -263,3 +263,72 @@ def test_an_accepted_spec_whose_table_gains_less_says_so() -> None:
     known = note(spec(runner("1")))
     assert known.startswith("Model Runner V2 drafts Kmax tokens with draft_model and then cuts to K")
     assert note(spec()).startswith(known) and "VLLM_USE_V2_MODEL_RUNNER=0 in its env chooses V1" in note(spec())
+
+
+def env(*entries: dict[str, Any]) -> dict[str, Any]:
+    return engine(env=list(entries))
+
+
+TOKEN = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}
+
+
+@pytest.mark.parametrize(
+    ("args", "entries"),
+    [
+        (["--served-model-name=$(NAME)"], [{"name": "NAME", "value": "chat"}]),
+        (["--hf-token", "$(TOKEN)"], [TOKEN]),
+        (["--download-dir=$(HOME)/models"], []),
+        (["--chat-template=$$(NAME)"], [{"name": "NAME", "value": "--port=9"}]),
+        (["--served-model-name=$(NOWHERE)"], []),
+    ],
+)
+def test_a_variable_may_be_a_value(args: list[str], entries: list[dict[str, Any]]) -> None:
+    assert refusal(spec({"engine.args": args, **env(*entries)})) is None
+
+
+OURS = "specserve sets this variable, and not the same in Job and Deployment"
+TAKEN = "vLLM would take it for the model, whatever model.name says"
+PORT = "engine.args: --port=9: specserve sets --port itself: specserve chooses the port"
+
+
+@pytest.mark.parametrize(
+    ("edits", "expected"),
+    [
+        ({"engine.args": ["$(A)"], **env({"name": "A", "value": "--port=9"})}, PORT),
+        ({"engine.args": ["--p$(A)"], **env({"name": "A", "value": "ort=9"})}, PORT),
+        (
+            {"engine.args": ["$(B)"], **env({"name": "A", "value": "9"}, {"name": "B", "value": "--port=$(A)"})},
+            PORT,
+        ),
+        (
+            {"engine.args": ["--seed", "$(A)"], **env({"name": "A", "value": "--port=9"})},
+            PORT,
+        ),
+        (
+            {"engine.args": ["--$(TOKEN)=9"], **env(TOKEN)},
+            "engine.args: --$(TOKEN)=9: a variable may be a value, not the name of a flag",
+        ),
+        (
+            {"engine.args": ["--enforce-eager", "$(TOKEN)"], **env(TOKEN)},
+            f"engine.args: $(TOKEN): it is no value of --enforce-eager: {TAKEN}",
+        ),
+        (
+            {"engine.args": ["--seed=$(SPECSERVE_READY_PORT)"]},
+            f"engine.args: $(SPECSERVE_READY_PORT): {OURS}",
+        ),
+        (
+            {"model": {"name": "$(A)"}, **env({"name": "A", "value": "--port=9"})},
+            "model.name: --port=9: the engine would take it for a flag",
+        ),
+        (
+            {"speculation.model": "$(MODELS)/drafter"},
+            "speculation.model: $(MODELS): variables are not expanded here; write the value itself",
+        ),
+        (
+            {"speculation.config": {"draft_load_config": {"download_dir": "$(MODELS)"}}},
+            "speculation.config: $(MODELS): variables are not expanded here; write the value itself",
+        ),
+    ],
+)
+def test_a_variable_brings_no_flag_back(edits: dict[str, Any], expected: str) -> None:
+    assert refusal(spec(edits)) == expected

@@ -111,7 +111,9 @@ async def test_a_job_stays_until_its_result_is_stored(w: World) -> None:
     assert keys_of_profiles(w) == [key]
 
 
-async def test_a_result_that_cannot_be_stored_keeps_no_other_key_from_being_measured(w: World) -> None:
+async def test_a_result_that_cannot_be_stored_keeps_no_other_key_from_being_measured() -> None:
+    w = World(edited(SERVING, {"spec.profile.workload.source": {"path": "/models/prompts.jsonl"}}), node("n1"))
+    await w.settle()
     (job,) = w.jobs
     w.finish(job, profile(w.key_of(job)))
     w.edit(OTHER_ENGINE)
@@ -187,3 +189,15 @@ async def test_a_pod_with_a_jobs_labels_that_the_job_does_not_own_says_nothing(w
 
     (name,) = w.profiles()
     assert w.api.of("ConfigMap", name)["data"]["table.json"] == "[[1,64,2]]"  # type: ignore[index]
+
+
+async def test_a_stored_profile_names_variables_and_never_says_their_values(w: World) -> None:
+    w.edit({"spec.engine.args": ["--served-model-name=$(NAME)"], "spec.model.name": "$(MODELS)/target"})
+    await w.settle()
+    (job,) = w.jobs
+    w.finish(job, profile(w.key_of(job)))
+    await w.settle()
+
+    (name,) = w.profiles()
+    request = json.loads(w.api.of("ConfigMap", name)["data"]["profile.json"])["request"]  # type: ignore[index]
+    assert (request["model"], request["engine"]["args"]) == ("$(MODELS)/target", ["--served-model-name=$(NAME)"])

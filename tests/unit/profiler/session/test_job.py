@@ -12,6 +12,7 @@ from devcluster.pace import patience
 from specserve_profiler.cli.load import parse_profile
 from specserve_profiler.contract.message import read
 from specserve_profiler.contract.profile import Failure, Profile
+from specserve_profiler.contract.request import ProfileRequest
 from specserve_profiler.session.job import run_job
 from specserve_profiler.session.run import Outcome
 
@@ -148,3 +149,38 @@ def test_a_job_ends_before_its_deadline_with_what_it_reached(tmp_path: Path) -> 
     result = read(tmp_path / "log")
     assert isinstance(result, Failure) and result.reason == "TimedOut"
     assert "booting the engine: baseline" in result.message
+
+
+def test_the_command_line_is_what_the_kubelet_makes_of_it_where_the_engine_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[ProfileRequest] = []
+
+    def execute(request: ProfileRequest, *_: object) -> Outcome:
+        asked.append(request)
+        return Outcome(profile=profile())
+
+    monkeypatch.setattr("specserve_profiler.session.run.execute", execute)
+    written = json.loads(request())
+    written["model"] = "$(MODELS)/target"
+    written["engine"]["args"] = ["--served-model-name=$(NAME)", "--chat-template={{ $$x }} $(PATH) $(GONE)"]
+    environment = {
+        "SPECSERVE_VALUE_MODELS": "/models",
+        "SPECSERVE_VALUE_NAME": 'a "quoted" $(name)',
+        "SPECSERVE_VALUE_GONE": "$(GONE)",
+        "PATH": "/usr/bin",  # of the image: the kubelet does not know it
+    }
+
+    run_job(
+        {
+            "SPECSERVE_REQUEST": json.dumps(written),
+            "SPECSERVE_TERMINATION_LOG": str(tmp_path / "log"),
+            **environment,
+        }
+    )
+
+    assert asked[0].model == "/models/target"
+    assert asked[0].engine.args == (
+        '--served-model-name=a "quoted" $(name)',
+        "--chat-template={{ $x }} $(PATH) $(GONE)",
+    )
