@@ -119,7 +119,8 @@ class Memory:
         if strategic and "ownerReferences" in body["metadata"]:
             held = before["metadata"].get("ownerReferences", [])
             owners = {o["uid"]: o for o in [*held, *body["metadata"]["ownerReferences"]]}
-            body = edited(body, {"metadata.ownerReferences": list(owners.values())})
+            kept = [o for o in owners.values() if o.get("$patch") != "delete"]
+            body = edited(body, {"metadata.ownerReferences": kept})
         return self._write("PATCH", _merged(before, body), fails)
 
     async def replace_status(self, resource: Resource, obj: Json) -> Json:
@@ -129,9 +130,11 @@ class Memory:
             raise ApiError(409, "Conflict", "the object has been modified")
         return self._write("STATUS", {**before, "status": obj["status"]}, fails)
 
-    async def delete(self, resource: Resource, namespace: str, name: str, uid: str = "") -> None:
+    async def delete(self, resource: Resource, namespace: str, name: str, uid: str = "", version: str = "") -> None:
         fails = self._call()
         before = self.objects[resource.kind].get(Ref(namespace, name))
+        if before is not None and version not in ("", before["metadata"]["resourceVersion"]):
+            raise ApiError(409, "Conflict", "the object has been modified")
         if before is not None and uid in ("", before["metadata"]["uid"]):
             del self.objects[resource.kind][Ref(namespace, name)]
             self.writes.append(f"DELETE {resource.kind} {name}")

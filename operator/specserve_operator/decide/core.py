@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from specserve_operator.api import names
 from specserve_operator.api.accelerator import Accelerator
-from specserve_operator.api.records import Deployment, Json, Pod, Service, parse_time
+from specserve_operator.api.records import Deployment, Job, Json, Pod, Service, parse_time
 from specserve_operator.api.serving import SpeculativeServing
 from specserve_operator.decide import accept, identity, rollout, status, variants
 from specserve_operator.decide.model import Child, Plan, Snapshot
-from specserve_operator.decide.profiles import ProfileDesk, ProfileView, has_profile, variant_inputs
+from specserve_operator.decide.profiles import ProfileDesk, ProfileView, has_profile, inputs_of, variant_inputs
 from specserve_operator.decide.variants import Variant
 from specserve_operator.manifests import profiling, request
 from specserve_operator.manifests import serving as manifests
@@ -50,7 +50,8 @@ def decide(snapshot: Snapshot) -> Plan:
         scale=steps.scale,
         measure=tuple(job for view in views for job in view.measure),
         adopt=tuple(job for view in views for job in view.adopt),
-        delete=(*steps.delete, *(gone for view in views for gone in view.delete), *_unwanted_jobs(snapshot, views)),
+        release=_unwanted_jobs(snapshot, views),
+        delete=(*steps.delete, *(gone for view in views for gone in view.delete)),
         status=report,
         events=status.transitions(serving.status, report),
         again_in=min([*wakes, *steps.wakes, snapshot.settings.resync_seconds]),
@@ -221,20 +222,31 @@ def _ours(snapshot: Snapshot, child: Child, record: Deployment | Service) -> boo
     return untouched and snapshot.serving.uid in record.owners
 
 
-def _unwanted_jobs(snapshot: Snapshot, views: Iterable[ProfileView]) -> list[tuple[Child, str]]:
-    """Unfinished Jobs that this serving alone waits for and needs no more. One that has measured ends by itself.
+def _unwanted_jobs(snapshot: Snapshot, views: Iterable[ProfileView]) -> tuple[Job, ...]:
+    """Unfinished Jobs that this serving waits for and needs no more. One that has measured ends by itself.
 
-    One that runs is ended by an edit of the spec only: labels and allocatable devices come and go, as when a device
+    One that runs is given up for an edit of the spec only: labels and allocatable devices come and go, as when a device
     plugin restarts, and a measurement is dear.
     """
     wanted = {view.key for view in views}
-    asked = profiling.requested_by(snapshot.serving)
     running = {pod.job for pod in snapshot.pods if pod.phase == "Running"}
     measured = {pod.job for pod in snapshot.pods if has_profile(pod)}
-    return [
-        (Child("Job", job.name), job.uid)
+    return tuple(
+        job
         for job in snapshot.jobs
         if job.state == "Active" and not job.deleting
-        and job.owners == {snapshot.serving.uid} and job.key not in wanted
-        and (job.requested_by != asked or job.uid not in running) and job.uid not in measured
-    ]  # fmt: skip
+        and snapshot.serving.uid in job.owners and job.key not in wanted and job.uid not in measured
+        and (job.uid not in running or _asks_for_something_else(snapshot, job))
+    )  # fmt: skip
+
+
+def _asks_for_something_else(snapshot: Snapshot, job: Job) -> bool:
+    """Whether the spec was edited since it asked for a Job; for one that another asked for, by what that measures."""
+    serving = snapshot.serving
+    if job.requested_by.startswith(f"{serving.uid}/"):
+        return job.requested_by != profiling.requested_by(serving)
+    measures, nowhere = inputs_of(job), Accelerator("", "")
+    if measures is None or snapshot.prompts.problem:
+        return measures is None
+    asked = request.key_inputs(serving.spec, nowhere, None, snapshot.prompts.digest)
+    return bool(measures.model_copy(update={"accelerator": asked.accelerator, "driver": None}) != asked)

@@ -94,6 +94,8 @@ class Plan:
     measure: tuple[NewJob, ...] = ()
     adopt: tuple[Job, ...] = ()
     """Running Jobs of somebody else that this serving waits for too: an owner reference keeps them alive."""
+    release: tuple[Job, ...] = ()
+    """Unfinished Jobs that this serving waits for no more: its owner reference goes, and the last one takes the Job."""
     delete: tuple[tuple[Child, str], ...] = ()
     """(child, uid): a successor of that name stays."""
     status: ServingStatus = field(default_factory=ServingStatus)

@@ -185,7 +185,7 @@ class ProfileDesk:
     def results(self) -> tuple[Json, ...]:
         """Profiles of finished Jobs that are not stored yet, whether or not anybody asks for their key just now."""
         ended = [j for j in self._snapshot.jobs if j.state != "Active" and not j.deleting]
-        outcomes = (self._outcome(j, _inputs_of(j)) for j in ended if j.uid not in self._stored_jobs)
+        outcomes = (self._outcome(j, inputs_of(j)) for j in ended if j.uid not in self._stored_jobs)
         return tuple(o for o in outcomes if not isinstance(o, Failure) and self._is_new(o))
 
     def _is_new(self, profile: Json) -> bool:
@@ -334,7 +334,7 @@ def _request_of(job: Job) -> ProfileRequest | None:
         return None
 
 
-def _inputs_of(job: Job) -> KeyInputs | None:
+def inputs_of(job: Job) -> KeyInputs | None:
     """What the key of a Job is the hash of, as it says itself; None where it does not, or says anything else."""
     try:
         inputs = KeyInputs.model_validate_json(job.inputs)

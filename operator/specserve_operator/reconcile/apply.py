@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, MutableMapping
+from collections.abc import Awaitable, Iterator, MutableMapping
 from typing import Any, NamedTuple
 
 from specserve_operator.api import names
@@ -36,7 +36,7 @@ class Hindrance(NamedTuple):
 async def carry_out(
     client: Client, snapshot: Snapshot, plan: Plan, applied: MutableMapping[Child, int]
 ) -> list[Hindrance]:
-    """Create, apply, scale, measure, adopt, delete: all of the plan but its status and its events.
+    """Create, apply, scale, measure, adopt, release, delete: all of the plan but its status and its events.
 
     Each step by itself: one that is refused keeps none from being done but those that need it. Returns what failed; the
     next round goes on from there.
@@ -65,14 +65,22 @@ async def carry_out(
     # A Job stays until its result is stored, and the next attempt is there.
     made: list[Json] = []
     measured = [await attempt(_named(job.manifest), _measure(client, space, job, made)) for job in plan.measure]
-    for running in plan.adopt:
-        await attempt(f"adopt Job {running.name}", _adopt(client, snapshot.serving, running.name, running.uid))
+    for what, step in _claims(client, snapshot.serving, plan):
+        await attempt(what, step)
     for child, uid in plan.delete:
         if all(created + measured) or child.kind != "Job":
             await attempt(f"delete {child.kind} {child.name}", _delete(client, space, child, uid, applied))
     for obj in made:
         await attempt(f"clear up after {_named(obj)}", _delete_older_prompts(client, obj))
     return failed
+
+
+def _claims(client: Client, serving: SpeculativeServing, plan: Plan) -> Iterator[tuple[str, Awaitable[None]]]:
+    """What changes about who waits for which Job."""
+    for job in plan.adopt:
+        yield f"adopt Job {job.name}", _adopt(client, serving, job.name, job.uid)
+    for job in plan.release:
+        yield f"release Job {job.name}", _release(client, serving, job)
 
 
 def _named(obj: Json) -> str:
@@ -198,6 +206,31 @@ async def _adopt(client: Client, serving: SpeculativeServing, name: str, uid: st
     """Add an owner: the Job lives as long as anybody waits for it."""
     body = {"metadata": {"uid": uid, "ownerReferences": [owner_reference(serving, controller=False)]}}
     await client.patch(JOBS, serving.namespace, name, body, strategic=True)
+
+
+async def _release(client: Client, serving: SpeculativeServing, job: Job) -> None:
+    """Take an owner away that waits for a Job no more, with the last one that lives the Job too."""
+    space = serving.namespace
+    found = await client.get(JOBS, space, job.name)
+    if found is None or found["metadata"]["uid"] != job.uid:
+        return
+    owners = found["metadata"].get("ownerReferences") or []
+    staying = [o for o in owners if o["uid"] != serving.uid and await _lives(client, space, o)]
+    if staying:
+        gone = [{"$patch": "delete", "uid": o["uid"]} for o in owners if o not in staying]
+        body = {"metadata": {"uid": job.uid, "ownerReferences": gone}}
+        found = await client.patch(JOBS, space, job.name, body, strategic=True)
+        if found["metadata"].get("ownerReferences"):  # else two gave it up at once
+            return
+    log.info("delete Job %s/%s: nobody waits for it any more", space, job.name)
+    await client.delete(JOBS, space, job.name, job.uid, found["metadata"]["resourceVersion"])
+
+
+async def _lives(client: Client, namespace: str, owner: Json) -> bool:
+    if owner.get("kind") != names.KIND:
+        return True
+    found = await client.get(SERVINGS, namespace, owner["name"])
+    return found is not None and found["metadata"]["uid"] == owner["uid"]
 
 
 async def write_status(client: Client, obj: Json, before: ServingStatus, after: ServingStatus) -> bool:

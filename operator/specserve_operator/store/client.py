@@ -245,11 +245,14 @@ class Client:
             body=obj,
         )
 
-    async def delete(self, resource: Resource, namespace: str, name: str, uid: str = "") -> None:
-        """DELETE with Background propagation; gone already is fine. ``uid`` guards against deleting a successor."""
+    async def delete(self, resource: Resource, namespace: str, name: str, uid: str = "", version: str = "") -> None:
+        """DELETE with Background propagation; gone already is fine.
+
+        ``uid`` guards against deleting a successor, ``version`` against what somebody else has done to it meanwhile.
+        """
         body: Json = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
-        if uid:
-            body["preconditions"] = {"uid": uid}
+        if guards := {name: text for name, text in (("uid", uid), ("resourceVersion", version)) if text}:
+            body["preconditions"] = guards
         try:
             await self._write("DELETE", resource, resource.path(namespace, name), body=body)
         except ApiError as error:

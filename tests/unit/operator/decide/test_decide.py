@@ -865,6 +865,7 @@ async def test_whatever_happens_every_story_comes_to_rest(fleet: list[Any], befo
     plan = await w.plan()
 
     assert (plan.create, plan.apply, plan.scale, plan.measure, plan.adopt, plan.delete, plan.events) == ((),) * 7
+    assert plan.release == ()
     assert plan.status == w.status()
     keys = [w.key_of(job) for job in unfinished(w)]
     assert len(keys) == len(set(keys)), "no key is measured by two Jobs at a time"
