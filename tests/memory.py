@@ -221,7 +221,7 @@ class World:
 
     def sync(self) -> None:
         """The store hears of everything that happened."""
-        for mirror in self.store.mirrors:
+        for mirror in (m for m in self.store.mirrors if m is not self.store.sources):
             held = {
                 ref: obj
                 for ref, obj in self.api.objects[mirror.resource.kind].items()

@@ -127,11 +127,14 @@ def test_a_job_mounts_a_copy_of_the_prompts_that_its_key_hashes(space: Space) ->
     source = {"configMap": {"name": "mine"}}
     space.cluster.apply(space.serving(profile__workload__source=source))
     (job,) = wait_for("a Job", lambda: space.all("jobs")).values()
+    (copy,) = space.copies("mine")
     space.put_prompts("mine", '{"prompt": "Second."}\n')
+    wait_for("its change is noticed", lambda: len(space.all("jobs").keys() - {job["metadata"]["name"]}) == 1)
 
     volumes = {v["name"]: v for v in job["spec"]["template"]["spec"]["volumes"]}
-    (copy,) = space.copies("mine")
     assert volumes["specserve-prompts"]["configMap"]["name"] == copy
+    wait_for("the copy before it is gone", lambda: copy not in space.copies("mine"))
+    (second,) = space.copies("mine")
     found = space.all("configmaps")
-    assert (found[copy]["immutable"], found[copy]["data"]) == (True, {"prompts.jsonl": '{"prompt": "First."}\n'})
-    assert [o["uid"] for o in found[copy]["metadata"]["ownerReferences"]] == [uid(found["mine"])]
+    assert (found[second]["immutable"], found[second]["data"]) == (True, {"prompts.jsonl": '{"prompt": "Second."}\n'})
+    assert [o["uid"] for o in found[second]["metadata"]["ownerReferences"]] == [uid(found["mine"])]

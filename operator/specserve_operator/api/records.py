@@ -63,6 +63,14 @@ def content_of(obj: Json) -> str:
     return hashlib.sha256(canonical_json(content).encode(errors="surrogatepass")).hexdigest()
 
 
+LONGEST_TEXT = 128 * 1024
+"""Of what others may have written: more is taken for nothing. No variable of a process is longer."""
+
+
+def _bounded(text: str) -> str:
+    return text if len(text) <= LONGEST_TEXT else ""
+
+
 def parse_time(text: str) -> dt.datetime:
     """RFC 3339 as Kubernetes writes it, to an aware datetime."""
     return dt.datetime.fromisoformat(text.replace("Z", "+00:00"))
@@ -192,8 +200,8 @@ class Job:
             requested_by=annotations.get(names.REQUESTED_BY, ""),
             reprofile=annotations.get(names.REPROFILE, ""),
             why=annotations.get(names.WHY, ""),
-            request=_request(obj),
-            inputs=annotations.get(names.KEY_INPUTS_OF_JOB, ""),
+            request=_bounded(_request(obj)),
+            inputs=_bounded(annotations.get(names.KEY_INPUTS_OF_JOB, "")),
             owners=_owners(obj),
             finished_at=_time(finished.get("lastTransitionTime")) if finished else None,
             reason=finished.get("reason", "") if finished else "",
@@ -261,7 +269,7 @@ class Pod:
             deleting="deletionTimestamp" in obj["metadata"],
             waiting=wait,
             unscheduled_since=_time(homeless.get("lastTransitionTime")) if homeless is not None else None,
-            termination=terminated.get("message", ""),
+            termination=_bounded(terminated.get("message", "")),
             reason=status.get("reason") or terminated.get("reason", ""),
             disrupted=_is_true(_condition(obj, "DisruptionTarget")),
             told=status.get("message", ""),

@@ -35,7 +35,7 @@ class Observer:
         self._client, self._store, self._settings = client, store, settings
         self._package, self._package_name = package, package_name(package)
         self._fleets = Fleets(store.nodes, wake)
-        self._interests = Interests()
+        self._interests, self._readers = Interests(), Interests()
         self._keys: dict[Ref, tuple[Hashable, frozenset[str]]] = {}
 
     async def observe(self, obj: Json, applied: Mapping[Child, int], now: dt.datetime) -> Snapshot:
@@ -50,8 +50,10 @@ class Observer:
             ApiError: its prompts could not be asked for.
         """
         serving = SpeculativeServing.read(obj)
-        prompts = await _prompts(self._client, serving)
         ref, spec = Ref(serving.namespace, serving.name), serving.spec
+        source = spec.profile.workload.source.config_map
+        self._readers.note(ref, {Interest("source", ref.namespace, source.name), ANY_SOURCE} if source else set())
+        prompts = await _prompts(self._client, serving)
         fleet = await self._fleets.of(ref, spec.accelerators, spec.profile.driver_policy)
         # From here on nothing is awaited.
         deployments = self._deployments(ref)
@@ -84,6 +86,7 @@ class Observer:
         """The serving is gone."""
         self._fleets.forget(ref)
         self._interests.note(ref, set())
+        self._readers.note(ref, set())
         self._keys.pop(ref, None)
 
     def concerned(self, ref: Ref, record: Any) -> set[Ref]:
@@ -99,6 +102,10 @@ class Observer:
         if isinstance(record, Job) or (isinstance(record, ConfigMap) and record.role == names.ROLE_PROFILE):
             tokens |= {Interest("key", ref.namespace, record.key), Interest("name", ref.namespace, ref.name)}
         return {found for token in tokens for found in self._interests.of(token)}
+
+    def reading(self, source: Ref) -> set[Ref]:
+        """The servings whose prompts are in that ConfigMap; an empty ref: in any."""
+        return set(self._readers.of(Interest("source", *source) if source.name else ANY_SOURCE))
 
     def _deployments(self, ref: Ref) -> tuple[Deployment, ...]:
         # A copy made by hand has our labels too, but another name.
@@ -134,9 +141,12 @@ class Observer:
 class Interest(NamedTuple):
     """What a changed Job or ConfigMap may have that a serving cares for."""
 
-    kind: Literal["key", "uid", "name"]
+    kind: Literal["key", "uid", "name", "source"]
     namespace: str
     value: str
+
+
+ANY_SOURCE = Interest("source", "", "")
 
 
 class Interests:

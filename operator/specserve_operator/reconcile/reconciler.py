@@ -56,9 +56,14 @@ class Reconciler:
         store.servings.on_change(self._edited)
         for mirror in store.children:
             mirror.on_change(self._changed)
+        store.sources.on_change(self._source_changed)
 
     def _edited(self, ref: Ref, before: Any, after: Any) -> None:
         self._queue.wake(ref, Cause.EDIT)
+
+    def _source_changed(self, ref: Ref, before: Any, after: Any) -> None:
+        for key in self.observer.reading(ref) & self._queue.known:
+            self._queue.wake(key, Cause.SHARED)
 
     def _fleet_changed(self, key: Ref) -> None:
         self._queue.wake(key, Cause.SHARED)

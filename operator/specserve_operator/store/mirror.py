@@ -181,6 +181,27 @@ class Mirror(Generic[R]):
         return ((name, value) for name, values in self._indexes.items() for value in set(values(ref, record)))
 
 
+class Changes(Mirror[ConfigMap]):
+    """Tells which objects change, by their metadata alone, and holds none: there may be any number, of any size.
+
+    A listener is called with the ref of what changed; with an empty one where that is not known.
+    """
+
+    async def _list(self, client: Client) -> str:
+        version = (await client.list_page(self.resource, selector=self._selector, limit=1)).resource_version
+        self._tell(Ref("", ""))
+        self.listed.set()
+        return version
+
+    def _hear(self, kind: str, obj: Json, record: ConfigMap | None = None) -> None:
+        if kind != "BOOKMARK":
+            self._tell(ref_of(obj))
+
+    def _tell(self, ref: Ref) -> None:
+        for listener in self._listeners:
+            listener(ref, None, None)
+
+
 class ConfigMaps(Mirror[ConfigMap]):
     """ConfigMaps of ours, by their metadata. A profile or a package is read once, up to a limit, and never held.
 
@@ -241,6 +262,8 @@ class Store:
     services: Mirror[Service]
     config_maps: Mirror[ConfigMap]
     servings: Mirror[Serving]
+    sources: Changes
+    """ConfigMaps that are not ours, such as prompts."""
 
     @classmethod
     def empty(cls) -> Store:
@@ -268,11 +291,12 @@ class Store:
             services=Mirror(api.SERVICES, Service.read, ours, indexes=serving),
             config_maps=ConfigMaps(),
             servings=Mirror(api.SERVINGS, Serving.read),
+            sources=Changes(api.CONFIG_MAP_HEADS, ConfigMap.read, f"!{ours}"),
         )
 
     @property
     def mirrors(self) -> Iterable[Mirror[Any]]:
-        return (self.nodes, *self.children, self.servings)
+        return (self.nodes, *self.children, self.servings, self.sources)
 
     @property
     def children(self) -> Iterable[Mirror[Any]]:
@@ -292,7 +316,7 @@ class Store:
 
     def behind(self, seconds: float) -> dict[str, float]:
         """Kinds that may have changed unseen for longer than so many seconds -> for how long."""
-        ages = {mirror.resource.plural: round(mirror.behind, 1) for mirror in self.mirrors}
+        ages = {m.resource.plural: round(m.behind, 1) for m in sorted(self.mirrors, key=lambda m: m.behind)}
         return {kind: age for kind, age in ages.items() if age > seconds}
 
     async def listed(self) -> None:

@@ -127,6 +127,18 @@ def pod(status: Json, **meta: Any) -> Pod:
     return Pod.read({"metadata": {"name": "p", **meta}, "spec": {"nodeName": "n1"}, "status": status})
 
 
+def test_what_others_wrote_is_kept_within_bounds() -> None:
+    long = "x" * 200_000
+    engine = {"name": "engine", "env": [{"name": "SPECSERVE_REQUEST", "value": long}]}
+    spec = {"template": {"spec": {"containers": [engine]}}}
+    meta = {"name": "j", "uid": "u", "annotations": {"specserve.dev/key-inputs": long}}
+    found = Job.read({"metadata": meta, "spec": spec})
+    ended = {"name": "engine", "state": {"terminated": {"message": long}}}
+
+    assert (found.request, found.inputs) == ("", "")
+    assert pod({"containerStatuses": [ended]}).termination == ""
+
+
 @pytest.mark.parametrize(
     ("owner", "job"),
     [

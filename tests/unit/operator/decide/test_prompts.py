@@ -8,6 +8,8 @@ import pytest
 from tests.builders import PROMPTS, SERVING, edited, node
 from tests.memory import World
 
+from specserve_operator.api.records import Ref
+
 NEW = {"prompts.jsonl": '{"prompt": "Something else."}\n'}
 
 
@@ -90,3 +92,26 @@ async def test_prompts_of_a_path_have_no_copy() -> None:
 
     assert len(w.jobs) == 1
     assert copies(w) == []
+
+
+async def test_a_change_of_prompts_concerns_those_that_read_them(w: World) -> None:
+    w.api.put(
+        edited(
+            SERVING,
+            {
+                "metadata.name": "other",
+                "metadata.uid": "uid-other",
+                "spec.profile.workload.source": {"path": "/models/prompts.jsonl"},
+            },
+        )
+    )
+    await w.settle("chat", "other")
+    heard: list[set[Ref]] = []
+    w.store.sources.on_change(lambda ref, *_: heard.append(w.reconciler.observer.reading(ref)))
+
+    for name in ("prompts", "theirs"):
+        w.store.sources._hear("MODIFIED", {"metadata": {"name": name, "namespace": "team"}})
+    w.store.sources._hear("BOOKMARK", {"metadata": {"resourceVersion": "9"}})
+
+    assert heard == [{Ref("team", "chat")}, set()]
+    assert w.reconciler.observer.reading(Ref("", "")) == {Ref("team", "chat")}
