@@ -138,3 +138,20 @@ def test_a_job_mounts_a_copy_of_the_prompts_that_its_key_hashes(space: Space) ->
     found = space.all("configmaps")
     assert (found[second]["immutable"], found[second]["data"]) == (True, {"prompts.jsonl": '{"prompt": "Second."}\n'})
     assert [o["uid"] for o in found[second]["metadata"]["ownerReferences"]] == [uid(found["mine"])]
+
+
+def test_a_shared_job_ends_with_the_last_that_waits_for_it(space: Space) -> None:
+    space.cluster.apply(space.serving("one"), space.serving("two"))
+
+    def owners(name: str) -> set[str]:
+        job = space.all("jobs").get(name)
+        return {o["name"] for o in job["metadata"]["ownerReferences"]} if job else set()
+
+    (shared,) = wait_for("a Job", lambda: space.all("jobs"))
+    wait_for("both wait for it", lambda: owners(shared) == {"one", "two"})
+
+    space.cluster.apply(space.serving("one", engine__maxNumSeqs=32))
+    wait_for("one waits for it", lambda: owners(shared) == {"two"})
+    space.cluster.apply(space.serving("two", engine__maxNumSeqs=32))
+    wait_for("it is gone", lambda: shared not in space.all("jobs"))
+    assert len(space.all("jobs")) == 1
