@@ -38,6 +38,7 @@ test-fast: venv  ## what needs neither cluster nor engine
 
 soak: venv  ## the same with simulations and searches at full length: the figures of docs/method.md
 	SPECSERVE_SOAK=1 $(PYTEST_LIGHT) tests/unit
+	SPECSERVE_SOAK=1 $(PYTEST) tests/api/test_faults.py
 
 test-api: venv  ## against a real API server
 	$(PYTEST) tests/api

@@ -88,6 +88,14 @@ class OperatorProcess:
         except OSError:
             return False
 
+    def behind(self) -> list[str] | None:
+        """Kinds whose watch is behind, as the probe is told; None where nobody answers it well."""
+        try:
+            with urllib.request.urlopen(self.health, timeout=patience(5)) as answer:
+                return list(json.load(answer)["behind"])
+        except OSError:
+            return None
+
     def wait_until_it_leads(self, seconds: float = 20) -> None:
         wait_for("the operator leads", lambda: self.leads, seconds)
 
@@ -101,6 +109,37 @@ class OperatorProcess:
             self.process.kill()
             self.process.wait()
             raise
+
+
+class OperatorPod(threading.Thread):
+    """An operator that the kubelet starts anew, under the same name, whenever its process ends."""
+
+    def __init__(self, kubeconfig: Path, folder: Path, identity: str, **settings: str) -> None:
+        super().__init__(daemon=True)
+        self._start_one = lambda: OperatorProcess(
+            kubeconfig, folder / f"{identity}-{self.starts}.log", identity, **settings
+        )
+        self.starts = 0
+        self.process = self._start_one()
+        self._ended = threading.Event()
+
+    def __enter__(self) -> OperatorPod:
+        self.process.wait_until_it_leads()
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self.join()
+        self.process.__exit__(kind, error, trace)
+
+    def run(self) -> None:
+        while not self._ended.wait(0.2):
+            if self.process.process.poll() is not None:
+                self.starts += 1
+                self.process = self._start_one()
 
 
 class Link:

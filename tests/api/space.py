@@ -18,6 +18,12 @@ from specserve_operator.api import names
 from specserve_operator.api.records import Json
 
 numbers = itertools.count(1)
+GROUPS = {
+    "deployments": "apis/apps/v1",
+    "jobs": "apis/batch/v1",
+    names.PLURAL: f"apis/{names.API_VERSION}",
+}
+"""Plural -> where the API server has it; else it is in ``api/v1``."""
 
 
 def install_crd(cluster: Cluster) -> None:
@@ -40,6 +46,7 @@ class Space:
 
     def __init__(self, cluster: Cluster, name: str = "") -> None:
         self.cluster, self.name = cluster, name or f"team-{next(numbers)}"
+        self._reader = ApiReader(cluster.kubeconfig)
         prompts = edited({"metadata.namespace": self.name, "metadata.uid": ""}, PROMPTS)
         del prompts["metadata"]["uid"]
         cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.name}}, prompts)
@@ -50,8 +57,9 @@ class Space:
         return edited({"metadata": metadata, **spec}, SERVING)
 
     def all(self, kind: str) -> dict[str, Json]:
-        items = self.cluster.get(kind, f"--namespace={self.name}")["items"]
-        return {obj["metadata"]["name"]: obj for obj in items}
+        path = f"/{GROUPS.get(kind, 'api/v1')}/namespaces/{self.name}/{kind}"
+        found = wait_for(f"{kind} can be listed", lambda: self._reader.object(path))
+        return {obj["metadata"]["name"]: obj for obj in found["items"]}
 
     def status(self, name: str = "chat") -> Json:
         status: Json = self.all("speculativeservings")[name].get("status", {})
