@@ -148,8 +148,8 @@ def cut(text: str, most: int = MESSAGE_BYTES) -> str:
     if len(encoded) <= most:
         return text
     kept = encoded[: most - len("…".encode())].decode(errors="ignore")
-    words = kept.rpartition(" ")[0]
-    return (words if len(words) > len(kept) // 2 else kept).rstrip(" ;,:") + "…"
+    words = text[: len(kept) + 1].rpartition(" ")[0]  # the last one too, where it is whole
+    return (words if len(words) >= len(kept) // 2 else kept).rstrip(" ;,:") + "…"
 
 
 def _listed(texts: Sequence[str], separator: str = "; ") -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import logging
-import re
 from collections import OrderedDict
 from dataclasses import dataclass
 
@@ -13,12 +12,11 @@ from specserve_operator.api import names
 from specserve_operator.api.records import Json, format_time
 from specserve_operator.api.serving import SpeculativeServing
 from specserve_operator.decide.model import Event
+from specserve_operator.decide.status import cut
 from specserve_operator.store.client import EVENTS, ApiError, Client
 
 log = logging.getLogger(__name__)
 
-MESSAGE_BYTES = 1023
-"""The API server takes up to 1,024."""
 AGAIN = dt.timedelta(seconds=60)
 """An Event that is told again is written this often at most; its count is right all the same."""
 REMEMBERED = 4096
@@ -112,12 +110,3 @@ def _body(serving: SpeculativeServing, event: Event, now: dt.datetime) -> Json:
         "lastTimestamp": time,
         "count": 1,
     }
-
-
-def cut(text: str, most: int = MESSAGE_BYTES) -> str:
-    """A text of at most ``most`` bytes in UTF-8, cut behind a word where it is longer."""
-    if len(text.encode()) <= most:
-        return text
-    head = text.encode()[: most - len("…".encode())].decode(errors="ignore")
-    words = re.match(r"(.*)\s", text[: len(head) + 1], re.DOTALL)
-    return (words[1].rstrip() if words and len(words[1]) >= len(head) // 2 else head) + "…"

@@ -322,12 +322,25 @@ async def test_what_was_verified_counts_and_not_what_was_predicted(
     assert (accelerator.speedup.over_baseline, accelerator.speedup.over_static) == (over_baseline, over_static)
 
 
-def test_a_text_is_cut_at_a_word_within_its_bytes() -> None:
-    assert cut("as it is", 8) == "as it is"
-    assert cut("one two three four", 14) == "one two…"
-    assert cut("one two; three four", 12) == "one two…"
-    assert cut("x" * 20, 10) == "xxxxxxx…"
-    assert cut("äöü" * 10, 10) == "äöü…"
+@pytest.mark.parametrize(
+    ("text", "most", "short"),
+    [
+        ("as it is", 8, "as it is"),
+        ("one word too many", 16, "one word too…"),
+        ("ÄÄ ÖÖ ÜÜ", 12, "ÄÄ ÖÖ…"),
+        ("ÄÄ ÖÖ ÜÜ", 11, "ÄÄ…"),
+        ("ÄÄÄÄÄÄÄÄ", 10, "ÄÄÄ…"),
+        ("one two; three four", 12, "one two…"),
+        ("a Kubernetes-long-name-without-any-space", 30, "a Kubernetes-long-name-with…"),
+    ],
+)
+def test_a_long_message_is_cut_at_a_word_by_its_bytes(text: str, most: int, short: str) -> None:
+    assert cut(text, most) == short
+    assert len(cut(text, most).encode()) <= most
+
+
+def test_no_message_is_too_long_for_the_api_server() -> None:
+    assert len(cut("Größe und Länge " * 200).encode()) < 1024
 
 
 QUOTA = (

@@ -13,7 +13,7 @@ from specserve_operator.api.records import Json
 from specserve_operator.api.serving import SpeculativeServing
 from specserve_operator.decide.model import Event
 from specserve_operator.reconcile import events as module
-from specserve_operator.reconcile.events import Teller, cut
+from specserve_operator.reconcile.events import Teller
 from specserve_operator.store.client import ApiError
 
 CHAT = SpeculativeServing.read(SERVING)
@@ -104,23 +104,3 @@ async def test_memory_of_series_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
         await told.tell(Event("Normal", "ProfileReady", f"table {number}"))
 
     assert len(told.teller._series) == 10
-
-
-@pytest.mark.parametrize(
-    ("text", "most", "short"),
-    [
-        ("as it is", 8, "as it is"),
-        ("one word too many", 16, "one word too…"),
-        ("ÄÄ ÖÖ ÜÜ", 12, "ÄÄ ÖÖ…"),
-        ("ÄÄ ÖÖ ÜÜ", 11, "ÄÄ…"),
-        ("ÄÄÄÄÄÄÄÄ", 10, "ÄÄÄ…"),
-        ("a Kubernetes-long-name-without-any-space", 30, "a Kubernetes-long-name-with…"),
-    ],
-)
-def test_a_long_message_is_cut_at_a_word_by_its_bytes(text: str, most: int, short: str) -> None:
-    assert cut(text, most) == short
-    assert len(cut(text, most).encode()) <= most
-
-
-def test_no_message_is_too_long_for_the_api_server() -> None:
-    assert len(cut("Größe und Länge " * 200).encode()) < 1024

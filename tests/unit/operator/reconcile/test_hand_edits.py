@@ -42,7 +42,7 @@ async def test_an_annotation_beyond_every_bound_of_the_status_does_no_harm(w: Wo
     await w.settle()
 
     found = w.status().accelerators[0].profile
-    assert (found.state, found.reason) == ("Queued", "x" * 63 + "\u2026")
+    assert (found.state, found.reason) == ("Queued", "x" * 61 + "\u2026")
 
 
 async def test_a_copy_of_a_deployment_is_not_taken_for_it(w: World) -> None:
