@@ -45,9 +45,9 @@ def free_port() -> int:
 class OperatorProcess:
     """``python -m specserve_operator``. As a context manager it is ended as Kubernetes would end it."""
 
-    def __init__(self, kubeconfig: Path, log: Path, identity: str, **settings: str) -> None:
+    def __init__(self, kubeconfig: Path, log: Path, identity: str, *, sources: Path = ROOT, **settings: str) -> None:
         self._log = log
-        paths = [str(ROOT / folder) for folder in ("operator", "profiler_job")]
+        paths = [str(sources / folder) for folder in ("operator", "profiler_job")]
         env = {
             **{name: value for name, value in os.environ.items() if not name.startswith("SPECSERVE_")},
             **SETTINGS,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 from tests.api.conftest import CRD
@@ -26,9 +27,9 @@ GROUPS = {
 """Plural -> where the API server has it; else it is in ``api/v1``."""
 
 
-def install_crd(cluster: Cluster) -> None:
-    cluster.kubectl("apply", "--server-side", f"--filename={CRD}")
-    cluster.kubectl("wait", "--for=condition=Established", f"--filename={CRD}")
+def install_crd(cluster: Cluster, crd: Path = CRD) -> None:
+    cluster.kubectl("apply", "--server-side", f"--filename={crd}")
+    cluster.kubectl("wait", "--for=condition=Established", f"--filename={crd}")
 
 
 def add_node(cluster: Cluster, name: str, product: str, devices: int) -> None:
