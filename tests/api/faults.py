@@ -15,6 +15,9 @@ from typing import Any, Literal
 import aiohttp
 from aiohttp import web
 
+SHUT_SECONDS = 0.1
+"""For connections that are open when a proxy ends."""
+
 REASONS = {409: "Conflict", 429: "TooManyRequests", 500: "InternalError"}
 WRITES = ("POST", "PUT", "PATCH", "DELETE")
 
@@ -72,7 +75,7 @@ class FaultProxy:
         self._ended = asyncio.Event()
         app = web.Application(client_max_size=2**24)
         app.router.add_route("*", "/{path:.*}", self._answer)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        runner = web.AppRunner(app, shutdown_timeout=SHUT_SECONDS)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         self._port: int = runner.addresses[0][1]

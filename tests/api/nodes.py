@@ -17,6 +17,9 @@ from specserve_operator.api import names
 from specserve_operator.api.records import Json
 from specserve_profiler.contract.message import encode
 
+LOOK_SECONDS = 0.3
+"""Between two looks."""
+
 FAILED = (client.ApiException, urllib3.exceptions.HTTPError, OSError, ValueError)
 RUNNING = [{"type": kind, "status": "True"} for kind in ("PodScheduled", "Initialized", "ContainersReady", "Ready")]
 
@@ -42,7 +45,7 @@ class Nodes(threading.Thread):
         self.join()
 
     def run(self) -> None:
-        while not self._ended.wait(0.3):
+        while not self._ended.wait(LOOK_SECONDS):
             try:
                 self._look()
             except FAILED:  # the API server is away, or somebody was faster: at the next look

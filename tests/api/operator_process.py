@@ -20,6 +20,9 @@ from urllib.parse import urlsplit
 
 from devcluster.pace import patience
 
+LOOK_SECONDS = 0.2
+"""Between two looks."""
+
 ROOT = Path(__file__).parents[2]
 T = TypeVar("T")
 SETTINGS = {"SPECSERVE_LEASE_SECONDS": "6", "POD_NAMESPACE": "default"}
@@ -136,7 +139,7 @@ class OperatorPod(threading.Thread):
         self.process.__exit__(kind, error, trace)
 
     def run(self) -> None:
-        while not self._ended.wait(0.2):
+        while not self._ended.wait(LOOK_SECONDS):
             if self.process.process.poll() is not None:
                 self.starts += 1
                 self.process = self._start_one()
