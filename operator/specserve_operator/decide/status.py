@@ -330,7 +330,7 @@ def _speedup(speedups: Sequence[Speedup]) -> SpeedupStatus | None:
 
 
 def transitions(before: ServingStatus, after: ServingStatus) -> tuple[Event, ...]:
-    """What changed, for people: one Event per transition."""
+    """What changed, for people: one Event per kind of transition, for all accelerators that made it."""
     events: list[Event] = []
     old = {a.name: a for a in before.accelerators}
     for new in after.accelerators:
@@ -342,7 +342,10 @@ def transitions(before: ServingStatus, after: ServingStatus) -> tuple[Event, ...
         news = accepted is None or (accepted.status, accepted.message) != (condition.status, condition.message)
         if condition.type == "Accepted" and condition.status == "False" and news:
             events.append(Event("Warning", condition.reason, condition.message))
-    return tuple(events)
+    said: dict[tuple[Literal["Normal", "Warning"], str], list[str]] = {}
+    for event in events:
+        said.setdefault((event.type, event.reason), []).append(event.message)
+    return tuple(Event(kind, reason, _listed(messages)) for (kind, reason), messages in said.items())
 
 
 def _variant_events(old: AcceleratorStatus | None, new: AcceleratorStatus) -> Iterable[Event]:

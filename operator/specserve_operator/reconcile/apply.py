@@ -115,13 +115,25 @@ async def _apply(client: Client, snapshot: Snapshot, obj: Json) -> Json:
     known = {d.name for d in snapshot.deployments} | {s.name for s in snapshot.services}
     if meta["name"] not in known:
         await _refuse_foreign(client, obj)
-    # To a bad podTemplate an apply answers 500 without a reason; a strict POST says what is wrong with it.
     try:
-        await client.create(resource, obj, dry_run=True)
+        return await client.apply(resource, obj)
+    except ApiError as error:
+        if error.status in (400, 422, 500):
+            await _refuse_in_words(client, obj)
+        raise
+
+
+async def _refuse_in_words(client: Client, obj: Json) -> None:
+    """To a bad podTemplate an apply answers 500 without a reason; a strict POST says what is wrong with it.
+
+    Raises:
+        ApiError: with the API server's words.
+    """
+    try:
+        await client.create(RESOURCES[obj["kind"]], obj, dry_run=True)
     except ApiError as error:
         if error.reason != "AlreadyExists":
             raise
-    return await client.apply(resource, obj)
 
 
 async def _refuse_foreign(client: Client, obj: Json) -> None:

@@ -212,7 +212,7 @@ class Client:
             "PATCH",
             resource,
             resource.path(meta.get("namespace", ""), meta["name"]),
-            {"fieldManager": names.MANAGER, "force": "true"},
+            {"fieldManager": names.MANAGER, "force": "true", "fieldValidation": "Strict"},
             body=obj,
             content_type="application/apply-patch+yaml",
         )

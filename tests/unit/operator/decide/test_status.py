@@ -155,6 +155,15 @@ async def test_every_transition_is_told_once(w: World) -> None:
     assert w.events() == ["ProfilingStarted", "RolloutStarted", "ProfileReady", "RolloutStarted"]
 
 
+async def test_what_several_accelerators_did_at_once_is_one_event() -> None:
+    w = World(SERVING, node("n1", L4), node("n2", A100))
+    await w.settle()
+
+    assert w.events() == ["ProfilingStarted", "RolloutStarted"]
+    told = {o["reason"]: o["message"] for o in w.api.objects["Event"].values()}
+    assert told["RolloutStarted"] == f"{A100}: serving with Static; {L4}: serving with Static"
+
+
 async def test_events_say_what_happened(w: World) -> None:
     await ready(w)
 

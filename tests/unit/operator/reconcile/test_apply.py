@@ -238,6 +238,35 @@ async def test_events_that_cannot_be_posted_do_not_keep_from_work() -> None:
     assert w.events() == []
 
 
+async def test_a_template_that_an_apply_cannot_explain_is_told_in_the_words_of_a_strict_post() -> None:
+    w = World(SERVING, node("n1"))
+    w.api.refuse["APPLY Deployment"] = ApiError(500, "InternalError", "no reason given")
+    w.api.refuse["POST Deployment"] = ApiError(400, "BadRequest", 'unknown field "spec.template.spec.tolerashuns"')
+
+    with pytest.raises(ApiError, match="tolerashuns"):
+        await w.round()
+
+    assert w.condition("Accepted")[2].startswith('unknown field "spec.template.spec.tolerashuns"')
+    del w.api.refuse["POST Deployment"]  # where that has none either, the first words stand
+    with pytest.raises(ApiError, match="no reason given"):
+        await w.round()
+
+
+async def test_what_is_well_is_applied_without_a_dry_run() -> None:
+    w = World(SERVING, node("n1"))
+    create, dry_runs = w.api.create, []
+
+    async def recorded(resource: Resource, obj: Json, *, dry_run: bool = False) -> Json:
+        dry_runs.extend([obj["kind"]] if dry_run else [])
+        return await create(resource, obj, dry_run=dry_run)
+
+    w.api.create = recorded  # type: ignore[method-assign]
+    await w.settle()
+
+    assert {"APPLY Service chat", f"APPLY Deployment {w.api.names('Deployment')[0]}"} <= set(w.api.writes)
+    assert dry_runs == []
+
+
 async def test_a_child_that_is_refused_keeps_no_other_from_its_due() -> None:
     """A webhook refuses the Service: the Job starts all the same, and the status says what failed."""
     w = World(SERVING, node("n1"))
