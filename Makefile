@@ -10,7 +10,7 @@ PYTEST := $(VENV)/bin/pytest
 # Side by side; tests of one file stay together, for they share what is costly to make.
 PYTEST_LIGHT := $(PYTEST) --numprocesses=logical --maxprocesses=8 --dist=loadfile
 
-.PHONY: help demo demo-down test soak test-fast test-api test-engine test-e2e test-gpu lint format rooms crds golden \
+.PHONY: help demo demo-down test soak soak-operator test-fast test-api test-engine test-e2e test-gpu lint format rooms crds golden \
         locks image cluster-up cluster-down clean bench-profile bench-serving bench-repeat bench-operator
 
 help:  ## this list
@@ -39,6 +39,9 @@ test-fast: venv  ## what needs neither cluster nor engine
 soak: venv  ## the same with simulations and searches at full length: the figures of docs/method.md
 	SPECSERVE_SOAK=1 $(PYTEST_LIGHT) tests/unit
 	SPECSERVE_SOAK=1 $(PYTEST) tests/api/test_faults.py
+
+soak-operator: venv  ## three million random steps of the operator in its simulated cluster, on all cores (30 minutes on 2)
+	$(RUN) -m tests.unit.operator.model.walk 3000000
 
 test-api: venv  ## against a real API server
 	$(PYTEST) tests/api

@@ -74,9 +74,10 @@ def _next_step(
 ) -> tuple[list[rollout.Standing], dict[str, int]]:
     """Where each of the variants stands, and slug -> replicas that it shall have now."""
     grace, wanted = _grace(snapshot), snapshot.serving.spec.replicas
+    unavailable = snapshot.serving.spec.rollout.max_unavailable
     pods = _pods(snapshot)
     standings = [variants.standing(v, pods, fleet, snapshot.now, grace) for v in able]
-    return standings, rollout.step(wanted, standings, rollout.goal(wanted, standings))
+    return standings, rollout.step(wanted, standings, rollout.goal(wanted, standings), unavailable)
 
 
 def _scaled(able: Iterable[Variant], replicas: Mapping[str, int]) -> tuple[tuple[str, int], ...]:

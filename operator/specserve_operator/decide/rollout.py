@@ -9,6 +9,8 @@ The specification:
 2. A *step* leads there. A variant grows at once: it takes devices that none of the others can use. It gives up a ready
    replica only where as many as wanted are ready without it. Where fewer are, it keeps as many of its pods that are on
    a node and not ready as are missing: they may be ready again in a moment. Other pods that are not ready go freely.
+   Not so of a variant that rolls: its controller takes from each template in proportion, ready pods too. So each of its
+   replicas counts as a ready one; ``maxUnavailable`` of them may go where its pods find no node, or it would never end.
 3. One variant rolls at a time: pods of a Deployment are replaced by a new template only while no other Deployment
    replaces any, and either all placed pods of the others are ready or some of its own are not: a mended template must
    reach those that are broken. One without a ready pod loses nothing. One that replaces pods already, not all of which
@@ -64,7 +66,9 @@ def goal(replicas: int, standings: Sequence[Standing]) -> dict[str, int]:
     return dict(zip((s.slug for s in present), _moved_to_seats(shares, limits), strict=True))
 
 
-def step(replicas: int, standings: Sequence[Standing], goals: Mapping[str, int]) -> dict[str, int]:
+def step(
+    replicas: int, standings: Sequence[Standing], goals: Mapping[str, int], max_unavailable: int = 0
+) -> dict[str, int]:
     """Slug -> replicas that each Deployment shall have now, on the way to the ``goals``."""
     ready = sum(s.ready for s in standings)
     spare, missing = max(ready - replicas, 0), max(replicas - ready, 0)
@@ -73,9 +77,15 @@ def step(replicas: int, standings: Sequence[Standing], goals: Mapping[str, int])
     for standing in standings:
         stays = min(standing.replicas, replicas) if standing.awaited or not replaced else 0
         share = goals.get(standing.slug, stays)
-        given = min(max(standing.ready - share, 0), spare)
-        held = min(standing.unready, missing)
-        spare, missing = spare - given, missing - held
+        if standing.rolling and standing.ready > spare:
+            most = max(ready - replicas + max_unavailable, 0) if standing.stuck else spare
+            given = min(max(standing.replicas - share, 0), most)
+            held = standing.replicas - standing.ready
+        else:
+            given = min(max(standing.ready - share, 0), spare)
+            held = min(standing.unready, missing)
+            missing -= held
+        spare, ready = max(spare - given, 0), ready - given
         now[standing.slug] = max(share, min(standing.ready - given + held, standing.replicas))
     return now
 

@@ -87,7 +87,8 @@ def held(spec: ServingSpec, text: str) -> tuple[ServingSpec, Arm]:
         now = spec.model_dump(mode="json", by_alias=True)
         pod_spec |= {f: v for f, v in (spec.pod_template.get("spec") or {}).items() if f in PLACEMENT}
         said["accelerators"] = {**now["accelerators"], **said["accelerators"]}
-        said["podTemplate"] = {**spec.pod_template, "spec": pod_spec} if pod_spec else spec.pod_template
+        others = {f: v for f, v in spec.pod_template.items() if f != "spec" or not v}
+        said["podTemplate"] = {**others, "spec": pod_spec} if pod_spec else others
         sizes = tuple(int(size) for size in arm.pop("capture_sizes"))
         return ServingSpec.model_validate({**now, **said}), Arm(**arm, capture_sizes=sizes)
     except (TypeError, KeyError, AttributeError, RecursionError) as error:
