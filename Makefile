@@ -44,7 +44,7 @@ soak-operator: venv  ## three million random steps of the operator in its simula
 	$(RUN) -m tests.unit.operator.model.walk 3000000
 
 test-api: venv  ## against a real API server
-	$(PYTEST) tests/api
+	$(PYTEST_LIGHT) tests/api
 
 test-engine: venv  ## the profiler with a real vLLM on the CPU
 	$(RUN) -m demo prepare --engine

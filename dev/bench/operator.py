@@ -29,7 +29,7 @@ import psutil
 
 from bench import fleet, show
 from bench.fleet import Json
-from devcluster import Cluster, DevclusterError
+from devcluster import Cluster
 from devcluster.pace import patience
 from specserve_operator.api import names
 from specserve_operator.store.client import (
@@ -431,16 +431,8 @@ async def measure(cluster: Cluster, folder: Path, sizes: Sizes) -> Result:
 def _plane(folder: Path) -> Cluster:
     cluster = Cluster.control_plane(folder / "plane")
     cluster.kubectl("apply", "--server-side", f"--filename={CRD}")
-    deadline = time.monotonic() + patience(20)
-    while True:
-        try:
-            cluster.kubectl("wait", "--for=condition=Established", f"--filename={CRD}")
-        except DevclusterError:  # it has no conditions at first, which kubectl cannot wait for
-            if time.monotonic() > deadline:
-                raise
-        else:
-            return cluster
-        time.sleep(0.2)
+    cluster.await_crd("speculativeservings.specserve.dev")
+    return cluster
 
 
 COLUMNS: tuple[tuple[str, Callable[[Result], str]], ...] = (

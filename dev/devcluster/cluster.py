@@ -152,6 +152,23 @@ class Cluster:
         """`kubectl apply` some objects."""
         self.kubectl("apply", "--filename=-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
 
+    def await_crd(self, name: str) -> None:
+        """Wait until the API server serves a CRD. At first it has no conditions, which kubectl cannot wait for.
+
+        Raises:
+            DevclusterError: with kubectl's errors, where it still does not.
+        """
+        deadline = time.monotonic() + patience(20)
+        while True:
+            try:
+                self.kubectl("wait", "--for=condition=Established", f"crd/{name}")
+            except DevclusterError:
+                if time.monotonic() > deadline:
+                    raise
+            else:
+                return
+            time.sleep(0.2)
+
     def helm(self, *arguments: str, timeout: float = 300) -> str:
         """Run helm as administrator; returns its output, raises DevclusterError with its errors."""
         helm = ensure_binaries(Progress(quiet=True), node=False, helm=True).path("helm")

@@ -17,7 +17,7 @@ CRD = Path(__file__).parents[2] / "crds" / "speculativeservings.yaml"
 def cluster(control_plane: Cluster) -> Cluster:
     """The control plane with the CRD that the project ships."""
     control_plane.kubectl("apply", "--server-side", f"--filename={CRD}")
-    control_plane.kubectl("wait", "--for=condition=Established", f"--filename={CRD}")
+    control_plane.await_crd("speculativeservings.specserve.dev")
     control_plane.kubectl("api-resources")  # kubectl looks for categories in what it has discovered before
     return control_plane
 

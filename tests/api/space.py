@@ -29,7 +29,7 @@ GROUPS = {
 
 def install_crd(cluster: Cluster, crd: Path = CRD) -> None:
     cluster.kubectl("apply", "--server-side", f"--filename={crd}")
-    cluster.kubectl("wait", "--for=condition=Established", f"--filename={crd}")
+    cluster.await_crd("speculativeservings.specserve.dev")
 
 
 def add_node(cluster: Cluster, name: str, product: str, devices: int) -> None:

@@ -22,7 +22,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Result]:
     with Cluster.control_plane() as cluster, pytest.MonkeyPatch.context() as patch:
         patch.setenv("KUBECONFIG", str(cluster.kubeconfig))
         cluster.kubectl("apply", "--server-side", f"--filename={CRD}")
-        cluster.kubectl("wait", "--for=condition=Established", f"--filename={CRD}")
+        cluster.await_crd("speculativeservings.specserve.dev")
         yield asyncio.run(measure(cluster, folder, SIZES))
 
 

@@ -31,7 +31,7 @@ def plane() -> Iterator[Cluster]:
         (cluster.state.folder / "audit-policy.json").write_text(json.dumps(policy))
         restart_api_server(cluster)
         cluster.helm("install", *RELEASE, "--create-namespace")
-        cluster.kubectl("wait", "--for=condition=Established", "crd/speculativeservings.specserve.dev")
+        cluster.await_crd("speculativeservings.specserve.dev")
         add_node(cluster, "n1", "NVIDIA-L4", 4)
         yield cluster
 
