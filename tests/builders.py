@@ -26,7 +26,14 @@ from specserve_profiler.contract.profile import (
 NOW = dt.datetime(2026, 11, 3, 12, tzinfo=dt.timezone.utc)
 NAMESPACE = "team"
 L4, A100 = "NVIDIA-L4", "NVIDIA-A100-SXM4-80GB"
-REMOVE = object()
+
+
+class _Remove:
+    def __repr__(self) -> str:  # names of tests hold it, and are the same in every process
+        return "REMOVE"
+
+
+REMOVE = _Remove()
 
 SERVING: Json = {
     "apiVersion": "specserve.dev/v1alpha1",
