@@ -64,6 +64,8 @@ def used(events: list[Json]) -> set[Right]:
         ref = event["objectRef"]
         resource = "/".join(part for part in (ref["resource"], ref.get("subresource", "")) if part)
         found.add((ref.get("apiGroup", ""), resource, event["verb"]))
+        if event["verb"] == "patch" and event["responseStatus"]["code"] == 201:  # an apply that makes it asks for both
+            found.add((ref.get("apiGroup", ""), resource, "create"))
     return found
 
 
