@@ -352,7 +352,7 @@ class Deployment:
     @property
     def rolls(self) -> bool:
         """Whether pods are being replaced by a newer template. Not so where only further ones are refused."""
-        complete = self.updated >= self.replicas or (bool(self.refused) and self.updated >= self.total)
+        complete = self.updated >= self.total and (self.updated >= self.replicas or bool(self.refused))
         return not (self.current and complete)
 
     @classmethod

@@ -213,3 +213,11 @@ def test_objects_that_say_next_to_nothing_can_be_read(read: Any, more: Json) -> 
 
     for nothing in ({}, {"labels": None, "annotations": None}):
         assert read({"metadata": {**meta, **nothing}, **more}).name == "x"
+
+
+def test_a_deployment_rolls_until_the_last_old_pod_of_a_surge_is_gone() -> None:
+    status = {"observedGeneration": 2, "replicas": 3, "updatedReplicas": 2, "readyReplicas": 1}
+    obj = {"metadata": {"name": "chat-l4", "generation": 2}, "spec": {"replicas": 2}, "status": status}
+
+    assert Deployment.read(obj).rolls
+    assert not Deployment.read({**obj, "status": {**status, "replicas": 2, "readyReplicas": 2}}).rolls

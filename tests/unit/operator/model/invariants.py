@@ -74,7 +74,8 @@ class Watch:
     def _begin(self, serving: str) -> None:
         self._floor = self._lowest(serving)
         placed = [p for p in self.world.pods_of(serving) if "nodeName" in p["spec"]]
-        self._placed = len(placed)
+        there = {d["metadata"]["uid"] for d in self.world.deployments_of(serving) if self._has_nodes(d)}
+        self._placed = sum(is_ready(p) or owner_of(p) in there for p in placed)
         self._nodes = {}
         for pod in placed:
             self._nodes.setdefault(owner_of(pod), set()).add(pod["spec"]["nodeName"])
@@ -103,9 +104,9 @@ class Watch:
         name, spec = serving["metadata"]["name"], serving["spec"]
         floor = self._lowest(name)
         unavailable = max(_unavailable(d) for d in (spec, before or spec))
-        allowed = min(spec["replicas"], self._placed) - unavailable - self._untold(name, obj)
+        allowed = min(spec["replicas"], self._placed) - unavailable - self._lost_unseen(name)
         left = verb == "DELETE" and self._on_others(obj, serving)
-        if floor < self._floor and floor < allowed and not left:
+        if floor < self._floor - self._gained_unseen(obj) and floor < allowed and not left:
             raise BrokenError(
                 f"ready: {verb} {obj['metadata']['name']} lets {floor} of {self._floor} pods stay ready;"
                 f" {spec['replicas']} replicas wanted, {self._placed} on nodes, at most {unavailable} unavailable"
@@ -123,37 +124,47 @@ class Watch:
         nodes = (self.world.server.get("Node", name) for name in self._nodes.get(deployment["metadata"]["uid"], ()))
         return any(identity_of(node) != its for node in nodes if node is not None)
 
-    def _untold(self, serving: str, written: Json) -> int:
-        """Ready pods that the watch still told of, though others took them; and those of the Deployment that is written
-        that it did not tell of yet.
-        """
+    def _lost_unseen(self, serving: str) -> int:
+        """Ready pods that the watch still told of, though others took them."""
         more = 0
         for obj in self.world.deployments_of(serving):
-            told = self.world.seen["Deployment"].get(ref_of(obj))
-            uid = obj["metadata"]["uid"]
-            if told is None or told["metadata"]["uid"] != uid:
-                continue
-            version = int(told["metadata"]["resourceVersion"])
-            ours = sum(loss.deployment == uid and loss.version > version for loss in self.losses)
-            ready = sum(s.ready for s in self.world.controllers.counted(obj))
-            counted = told.get("status", {}).get("readyReplicas", 0)
-            more += max(counted - ready - ours, 0)
-            if ref_of(obj) == ref_of(written):
-                more += max(ready - counted, 0)
+            uid, told = obj["metadata"]["uid"], self._told(obj)
+            if told is not None:
+                version = int(told["metadata"]["resourceVersion"])
+                ours = sum(loss.deployment == uid and loss.version > version for loss in self.losses)
+                more += max(_told_ready(told) - self._ready(obj) - ours, 0)
         return more
+
+    def _gained_unseen(self, obj: Json) -> int:
+        """Ready pods of a Deployment that the watch did not tell of yet."""
+        return max(self._ready(obj) - _told_ready(self._told(obj) or {}), 0)
+
+    def _told(self, obj: Json) -> Json | None:
+        """A Deployment as the watch told of it."""
+        told = self.world.seen["Deployment"].get(ref_of(obj))
+        return told if told is not None and told["metadata"]["uid"] == obj["metadata"]["uid"] else None
+
+    def _ready(self, obj: Json) -> int:
+        return sum(s.ready for s in self.world.controllers.counted(obj))
 
     def _rolls(self, before: Json, after: Json) -> None:
         """Of a template that we changed under ready pods."""
         if before["spec"]["template"] == after["spec"]["template"] or not self._serves(before):
             return
-        self._one_rolls(after)
+        if not self._is_mended(before):
+            self._one_rolls(after)
         self._a_better_one(before, after)
 
     def _serves(self, deployment: Json) -> bool:
         """Whether it has ready pods, and the watch told so."""
-        told = self.world.seen["Deployment"].get(ref_of(deployment), {})
-        ready = any(s.ready for s in self.world.controllers.counted(deployment))
-        return ready and told.get("status", {}).get("readyReplicas", 0) > 0
+        return self._ready(deployment) > 0 and _told_ready(self._told(deployment) or {}) > 0
+
+    def _is_mended(self, before: Json) -> bool:
+        """Whether it replaced pods already, and not all that are on nodes are ready: it may, beside another one."""
+        wanted = self.world.controllers.hashes.of(before["spec"]["template"])
+        rolls = any(s.size and s.hash != wanted for s in self.world.controllers.counted(before))
+        pods = self.world.controllers.pods_of(before["metadata"]["uid"])
+        return rolls and any("nodeName" in p["spec"] and not is_ready(p) for p in pods)
 
     def _one_rolls(self, rolls: Json) -> None:
         for other in self.world.deployments_of(labels_of(rolls)[names.SERVING]):
@@ -161,11 +172,19 @@ class Watch:
                 continue
             wanted = self.world.controllers.hashes.of(other["spec"]["template"])
             old = sum(s.ready for s in self.world.controllers.counted(other) if s.hash != wanted)
-            if old and wanted not in self.foreign:
+            if old and wanted not in self.foreign and self._has_nodes(other):
                 raise BrokenError(
                     f"rolling: {rolls['metadata']['name']} begins while {old} pods of {other['metadata']['name']}"
                     " are to be replaced"
                 )
+
+    def _has_nodes(self, deployment: Json) -> bool:
+        """Whether the operator knows of a node that the serving selects and that has its accelerator."""
+        serving = self.world.server.get("SpeculativeServing", labels_of(deployment)[names.SERVING]) or {"spec": {}}
+        selector = serving["spec"].get("accelerators", {}).get("nodeSelector", {}).items()
+        its = Accelerator.from_json(deployment["metadata"]["annotations"][names.ACCELERATOR_IDENTITY]).identity()
+        nodes = [n for n in self.world.seen["Node"].values() if selector <= labels_of(n).items()]
+        return any(identity_of(node) == its for node in nodes)
 
     def _a_better_one(self, before: Json, after: Json) -> None:
         """An engine that serves is replaced by a measured one, and by nothing else, unless others put it there."""
@@ -239,6 +258,10 @@ def identity_of(node: Json) -> dict[str, str]:
     sharing = labels.get(f"{DEVICE}.sharing-strategy", "none")
     told = {"vendor": "nvidia", "product": labels.get(f"{DEVICE}.product", "")}
     return told if sharing == "none" else {**told, "sharing": sharing}
+
+
+def _told_ready(deployment: Json) -> int:
+    return int(deployment.get("status", {}).get("readyReplicas", 0))
 
 
 def _engine(deployment: Json) -> list[Any]:
