@@ -161,12 +161,7 @@ class Client:
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Json | None:
         """The object, or None where there is none."""
-        try:
-            return await self._call("GET", resource.path(namespace, name), election=resource is LEASES)
-        except ApiError as error:
-            if error.status == 404:
-                return None
-            raise
+        return await self._found(resource, namespace, name)
 
     async def get_small(self, resource: Resource, namespace: str, name: str, most: int) -> Json | None:
         """The object, or None where there is none.
@@ -174,8 +169,11 @@ class Client:
         Raises:
             ApiError: with status 413 where it is of more than ``most`` bytes; no more than that was read.
         """
+        return await self._found(resource, namespace, name, most)
+
+    async def _found(self, resource: Resource, namespace: str, name: str, most: int | None = None) -> Json | None:
         try:
-            return await self._call("GET", resource.path(namespace, name), most=most)
+            return await self._call("GET", resource.path(namespace, name), most=most, election=resource is LEASES)
         except ApiError as error:
             if error.status == 404:
                 return None
